@@ -1,0 +1,139 @@
+#!/usr/bin/python
+"""Ask each model of a seat one question."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: seat_verify
+short_description: Ask the base and each voice of a seat one question
+description:
+  - Holds the wanted models against C(/v1/models), asks each through C(/v1/chat/completions) at temperature 0, and fails
+    naming every model that is not served or does not answer.
+  - It changes nothing.
+options:
+  base_url:
+    description: Where the seat listens, such as C(http://127.0.0.1:8100).
+    type: str
+    required: true
+  api_key_file:
+    description: File with the seat's key. A file that is not there means no key.
+    type: path
+  models:
+    description: Names to ask, the base model among them if wanted.
+    type: list
+    elements: str
+    required: true
+  prompt:
+    description: The question.
+    type: str
+    default: Tell me about the weather today.
+  max_tokens:
+    description: Length of an answer in tokens.
+    type: int
+    default: 24
+  timeout_s:
+    description: Seconds to wait for one answer.
+    type: float
+    default: 60
+attributes:
+  check_mode:
+    description: Asks nothing, because planned voices are not live yet, and reports no answers.
+    support: full
+  diff_mode:
+    description: There is never a difference to show.
+    support: full
+  idempotent:
+    description: It changes nothing.
+    support: full
+author: the voices seat maintainers
+"""
+
+EXAMPLES = r"""
+- name: Ask the base and a voice
+  seat_verify:
+    base_url: http://127.0.0.1:8100
+    api_key_file: /srv/voices/seats/tiny/secrets/api_key
+    models: [voices-base, lv-austen]
+"""
+
+RETURN = r"""
+answers:
+  description: Text by model that answered.
+  type: dict
+  returned: always
+timings_s:
+  description: Seconds by model that answered.
+  type: dict
+  returned: always
+failed_models:
+  description: Reason by model that did not answer.
+  type: dict
+  returned: always
+actions:
+  description: Always empty.
+  type: list
+  elements: dict
+  returned: always
+"""
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.voices.plan import VoicesError
+
+try:
+    import requests  # noqa: F401 - the next imports need both; a host without them gets a message and no traceback
+    import yaml  # noqa: F401
+except ImportError:
+    IMPORT_ERROR: str | None = traceback.format_exc()
+else:
+    IMPORT_ERROR = None
+    from ansible.module_utils.voices.engine_directory import read_key
+    from ansible.module_utils.voices.seat_api import SeatApi
+    from ansible.module_utils.voices.verify import Verdict, ask_all
+
+ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
+    "base_url": {"type": "str", "required": True},
+    "api_key_file": {"type": "path", "no_log": False},
+    "models": {"type": "list", "elements": "str", "required": True},
+    "prompt": {"type": "str", "default": "Tell me about the weather today."},
+    "max_tokens": {"type": "int", "default": 24, "no_log": False},
+    "timeout_s": {"type": "float", "default": 60},
+}
+
+
+def ask(params: dict[str, Any]) -> Verdict:
+    """Ask the seat. Raises VoicesError when it cannot be asked at all."""
+    key_file = params["api_key_file"] or ""
+    key = read_key(Path(key_file)) if key_file else None
+    seat = SeatApi(params["base_url"], key, key_source=key_file, timeout_s=params["timeout_s"])
+    return ask_all(seat, params["models"], params["prompt"], params["max_tokens"])
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    if IMPORT_ERROR:
+        module.fail_json(msg=missing_required_lib("requests and PyYAML"), exception=IMPORT_ERROR)
+    try:
+        verdict = Verdict() if module.check_mode else ask(module.params)
+    except VoicesError as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror or error}")
+    result = {
+        "changed": False,
+        "actions": [],
+        "diff": [],
+        "answers": verdict.answers,
+        "timings_s": verdict.timings_s,
+        "failed_models": verdict.failed,
+    }
+    if verdict.failed:
+        module.fail_json(msg=verdict.message(len(set(module.params["models"]))), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

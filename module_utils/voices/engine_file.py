@@ -1,0 +1,380 @@
+"""engine.yaml: what vLLM's ``--config`` reads. Render, parse, mask, slots and the plan. Pure.
+
+Two modules write the file. ``engine_file`` owns every flag; ``vllm_lora_adapters`` owns ``lora-modules``, because a
+voice stands there only after the engine has really loaded it: one entry that does not load aborts vLLM's whole start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from .flags import flags_sha256, mask_flags
+from .names import voice_name_error
+from .plan import Action, VoicesError, text_diff
+
+LORA_MODULES = "lora-modules"
+OWNED_FLAGS = {
+    LORA_MODULES: "voices are loaded first and then written there by vllm_lora_adapters",
+    "api-key": "give the key as api_key or in api_key_file",
+    "middleware": "the seat's guard stands there",
+    "max-loras": "set max_loras",
+    "max-cpu-loras": "set max_cpu_loras",
+}
+REFUSED_FLAGS = {
+    "config": "engine.yaml is that file",
+    "root-path": "the guard compares whole paths and would close everything",
+    "hf-token": "a secret; set HF_TOKEN in the engine's environment",
+}
+MIN_KEY_LENGTH = 24
+TO_BE_GENERATED = "(to be generated)"
+"""Stands for a key that the plan asks for and that only the real run makes."""
+
+_FLAG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# A key that begins with a dash reads as an option when vLLM turns engine.yaml into arguments.
+_KEY = re.compile(r"[!-,./-~][!-~]*")
+_GUARD_FILE = re.compile(r"voices_guard_[0-9a-f]{8}\.py")
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What the inventory wants. ``guard`` is the text of the guard module, ``api_key`` a given key."""
+
+    flags: Mapping[str, Any]
+    guard: str
+    voices: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    max_loras: int | None = None
+    max_cpu_loras: int | None = None
+    api_key: str | None = None
+    generate_api_key: bool = False
+
+
+@dataclass(frozen=True)
+class Present:
+    """What lies on disk. ``flags`` without lora-modules, None when there is no file; ``missing`` are the voices whose
+    directory holds no adapter; ``guards`` the guard files by name; ``healthy`` the digest of the flags last healthy;
+    ``modes`` the permission bits of the files that must be 0600, by what they are called in actions."""
+
+    flags: Mapping[str, Any] | None = None
+    voices: Mapping[str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+    guards: Mapping[str, str] = field(default_factory=dict)
+    api_key: str | None = None
+    auth_header: str | None = None
+    healthy: str = ""
+    previous_guards: tuple[str, ...] | None = None
+    modes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to write. ``flags`` hold the key in the clear (or TO_BE_GENERATED): show ``mask`` of them."""
+
+    actions: tuple[Action, ...]
+    flags: Mapping[str, Any]
+    voices: Mapping[str, str]
+    reasons: tuple[dict[str, Any], ...]
+    guard_file: str
+    stale_guards: tuple[str, ...]
+    keep_previous: bool
+    has_previous: bool
+    diff: tuple[dict[str, str], ...]
+
+
+def normalise(value: Any) -> Any:
+    """``value`` as it comes back from YAML, whole floats as ints: 1.0 and 1 are one flag value, "1" and 1 are two."""
+    if isinstance(value, Mapping):
+        return {str(key): normalise(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [normalise(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality of normalised values that tells true from 1, as vLLM does."""
+    return json.dumps(normalise(one), sort_keys=True) == json.dumps(normalise(other), sort_keys=True)
+
+
+def mask(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """``flags`` with the key as ``sha256:<12 hex>``; a key that is yet to be made stays readable as such."""
+    masked = mask_flags(flags)
+    if flags.get("api-key") == TO_BE_GENERATED:
+        masked["api-key"] = TO_BE_GENERATED
+    return masked
+
+
+def digest(text: str) -> str:
+    """How a secret is shown: ``sha256:<12 hex>``."""
+    return str(mask_flags({"api-key": text})["api-key"])
+
+
+def render(flags: Mapping[str, Any], voices: Mapping[str, str]) -> str:
+    """The text of engine.yaml: a header, the flags sorted by name, the voices last and sorted by name."""
+    header = (
+        "# Managed by the modules engine_file (flags) and vllm_lora_adapters (voices): edits by hand are put right.\n"
+        f"# Voices: {', '.join(sorted(voices)) or '(none)'}. A voice stands here after this engine has loaded it,\n"
+        "# because one entry that does not load stops the whole engine at its start.\n"
+    )
+    body = yaml.safe_dump(dict(flags), sort_keys=True, default_flow_style=False, allow_unicode=True, width=4096)
+    if voices:
+        entries = [_entry(name, path) for name, path in sorted(voices.items())]
+        body += yaml.safe_dump({LORA_MODULES: entries}, default_flow_style=False, allow_unicode=True, width=4096)
+    return header + body
+
+
+def _entry(name: str, path: str) -> str:
+    # vLLM reads an entry with a comma as JSON.
+    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+
+
+def parse(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The flags (normalised, without lora-modules) and the voices {name: path} of an engine.yaml's ``text``.
+
+    Raises VoicesError naming ``path`` and the line when it is no YAML mapping or a voice entry cannot be read: guessing
+    would lose voices.
+    """
+    fix = f"mend it, or move {path} away to have it written anew (voices come back with the same run)"
+    try:
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
+        raise VoicesError(f"{path} line {line} is no YAML ({error.problem}): {fix}") from None
+    except yaml.YAMLError as error:
+        reason = getattr(error, "reason", "") or type(error).__name__
+        raise VoicesError(f"{path} is no YAML ({reason}): {fix}") from None
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else f"holds a {type(data).__name__} on line 1 and not a mapping of flags"
+        raise VoicesError(f"{path} {what}: {fix}")
+    flags = {str(key): normalise(value) for key, value in data.items()}
+    return flags, _parse_voices(flags.pop(LORA_MODULES, None), path, fix)
+
+
+def _parse_voices(entries: Any, path: str, fix: str) -> dict[str, str]:
+    if entries is not None and not isinstance(entries, list):
+        raise VoicesError(f"{path}: {LORA_MODULES} is {entries!r} and not a list of name=path: {fix}")
+    voices: dict[str, str] = {}
+    for entry in entries or []:
+        name, adapter = _parse_entry(entry)
+        if not name or not adapter:
+            raise VoicesError(f"{path}: {LORA_MODULES} entry {entry!r} is not name=path: {fix}")
+        if name in voices:
+            raise VoicesError(
+                f"{path}: {LORA_MODULES} names {name} twice, and an engine would not start with that: {fix}"
+            )
+        voices[name] = adapter
+    return voices
+
+
+def _parse_entry(entry: Any) -> tuple[str, str]:
+    if not isinstance(entry, str):
+        return "", ""
+    if "=" in entry and "," not in entry:
+        name, _, adapter = entry.partition("=")
+        return name, adapter
+    try:
+        data = json.loads(entry)
+    except ValueError:
+        return "", ""
+    if not isinstance(data, dict):
+        return "", ""
+    return str(data.get("name", "")), str(data.get("path", ""))
+
+
+def slots(voices: int, max_loras: int | None, max_cpu_loras: int | None, present: Mapping[str, Any]) -> tuple[int, int]:
+    """(max-loras, max-cpu-loras) for ``voices`` present voices.
+
+    Unset, the value of the ``present`` flags is kept while it is large enough, so that a voice more does not restart
+    the engine; else it is the voices and one, for a rename or an update. vLLM wants max-cpu-loras >= max-loras.
+    Raises VoicesError when a set value is too small.
+    """
+    advice = f"set it to {voices + 1} (the voices and one for a rename or an update), or leave it unset"
+    if max_loras is not None and max_loras < max(voices, 1):
+        raise VoicesError(f"max_loras is {max_loras}, but {voices} voices are present: {advice}")
+    if max_loras is None:
+        max_loras = _kept(present.get("max-loras"), least=max(voices, 1)) or voices + 1
+    if max_cpu_loras is not None and max_cpu_loras < max_loras:
+        raise VoicesError(
+            f"max_cpu_loras is {max_cpu_loras}, but max_loras is {max_loras} and vLLM wants at least as many: "
+            f"set max_cpu_loras to {max_loras}, or leave it unset"
+        )
+    return max_loras, max_cpu_loras or _kept(present.get("max-cpu-loras"), least=max_loras) or max_loras
+
+
+def _kept(value: Any, least: int) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
+
+
+def guard_module(guard: str) -> str:
+    """The module name of a guard text: content in the name, so that a running engine's guard is never written over."""
+    return f"voices_guard_{hashlib.sha256(guard.encode()).hexdigest()[:8]}"
+
+
+def guard_files(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The guard files that ``flags`` refer to."""
+    entries = flags.get("middleware") or []
+    names = [f"{str(entry).partition('.')[0]}.py" for entry in (entries if isinstance(entries, list) else [entries])]
+    return tuple(name for name in names if is_guard_file(name))
+
+
+def is_guard_file(name: str) -> bool:
+    """Whether a file beside engine.yaml is one of ours to remove."""
+    return _GUARD_FILE.fullmatch(name) is not None
+
+
+def auth_header(key: str) -> str:
+    """The text of auth.header, for ``curl -H @file``."""
+    return f"Authorization: Bearer {key}\n"
+
+
+def key_error(key: str, where: str) -> str | None:
+    """Why ``key`` (from ``where``) is refused, without showing it; None when it is fine."""
+    if len(key) < MIN_KEY_LENGTH:
+        return (
+            f"{where} has {len(key)} characters, and a key has at least {MIN_KEY_LENGTH} (a digest of it is shown in "
+            "diffs): take a longer one, or leave it out and set generate_api_key"
+        )
+    if not _KEY.fullmatch(key):
+        return (
+            f"{where} must be printable ASCII without spaces and not begin with a dash (vLLM reads it as an argument)"
+        )
+    return None
+
+
+def _flag_error(flag: Any) -> str | None:
+    if not isinstance(flag, str) or not _FLAG.fullmatch(flag):
+        return f"flag {flag!r} is not written in kebab-case (max-model-len, not max_model_len)"
+    if flag in REFUSED_FLAGS:
+        return f"flag {flag} is refused: {REFUSED_FLAGS[flag]}"
+    for owned, instead in OWNED_FLAGS.items():
+        if owned.startswith(flag):  # vLLM's parser takes abbreviations
+            return f"flag {flag} is not yours to set: {instead}"
+    return None
+
+
+def check(desired: Desired, present: Present, path: str, api_key_file: str) -> None:
+    """Refuse what cannot be written; raises one VoicesError with every complaint."""
+    errors = [_flag_error(flag) for flag in desired.flags]
+    errors += [voice_name_error(name) for name in (*desired.voices, *desired.gone)]
+    errors += [f"voice {name} is both present and gone" for name in sorted({*desired.voices} & {*desired.gone})]
+    errors += [
+        f"deployed voice {name} left the inventory (it stands in {path}): set state: retired or absent"
+        for name in sorted(set(present.voices) - {*desired.voices} - {*desired.gone})
+    ]
+    if desired.api_key:
+        errors.append(key_error(desired.api_key, "api_key"))
+    elif present.api_key is not None:
+        errors.append(key_error(present.api_key, f"the key in {api_key_file}"))
+    found = [error for error in errors if error]
+    if found:
+        raise VoicesError("; ".join(found))
+
+
+def _wanted_flags(desired: Desired, present: Present) -> dict[str, Any]:
+    flags = {flag: normalise(value) for flag, value in desired.flags.items() if value is not None}
+    flags["max-loras"], flags["max-cpu-loras"] = slots(
+        len(desired.voices), desired.max_loras, desired.max_cpu_loras, present.flags or {}
+    )
+    flags["middleware"] = [f"{guard_module(desired.guard)}.SeatGuard"]
+    key = desired.api_key or present.api_key or (TO_BE_GENERATED if desired.generate_api_key else None)
+    if key:
+        flags["api-key"] = key
+    return flags
+
+
+def plan(desired: Desired, present: Present, *, path: str, api_key_file: str) -> Plan:
+    """Desired x present -> what to write. Raises VoicesError for what is refused (see ``check`` and ``slots``)."""
+    check(desired, present, path, api_key_file)
+    flags = _wanted_flags(desired, present)
+    before, after = mask(present.flags or {}), mask(flags)
+    changed = [flag for flag in sorted({*before, *after}) if not same(before.get(flag), after.get(flag))]
+    new_file = present.flags is None
+    reasons = [] if new_file else [{"flag": f, "before": before.get(f), "after": after.get(f)} for f in changed]
+    dropped = _dropped(desired.gone, present) if reasons else {}
+    voices = {name: adapter for name, adapter in present.voices.items() if name not in dropped}
+
+    guard_file = f"{guard_module(desired.guard)}.py"
+    keep_previous = bool(reasons) and present.healthy == flags_sha256(mask(present.flags or {}))
+    stale = _stale_guards(present, {guard_file}, keep_previous) if reasons else ()
+
+    actions = [*_guard_actions(desired, present, guard_file), *_key_actions(flags.get("api-key"), present)]
+    if new_file:
+        actions.append(Action("create", "engine.yaml"))
+    actions += [Action("write", "engine.yaml", why=str(r["flag"]), before=r["before"], after=r["after"]) for r in reasons]
+    actions += [Action("drop", name, why=why, before=present.voices[name]) for name, why in dropped.items()]
+    actions += [
+        Action("write", what, why="mode", before=f"{mode:04o}", after="0600")
+        for what, mode in sorted(present.modes.items())
+        if mode != 0o600 and not any(action.what == what for action in actions)
+        if what == "engine.yaml" or "api-key" in flags  # without a key, its files are not ours to write
+    ]
+    actions += [Action("remove", "guard", why="nothing refers to it", before=name) for name in stale]
+
+    old_text = "" if new_file else render(before, present.voices)
+    new_text = render(after, voices)
+    return Plan(
+        actions=tuple(actions),
+        flags=flags,
+        voices=voices,
+        reasons=tuple(reasons),
+        guard_file=guard_file,
+        stale_guards=stale,
+        keep_previous=keep_previous,
+        has_previous=keep_previous or present.previous_guards is not None,
+        # A file that only differs in comments or order is left alone, and so is its diff.
+        diff=tuple(text_diff(path, old_text, new_text)) if new_file or reasons else (),
+    )
+
+
+def _dropped(gone: Collection[str], present: Present) -> dict[str, str]:
+    """Voices that must not stand in a file that an engine is about to start from, and why."""
+    reasons: dict[str, str] = {}
+    for name in sorted(present.voices):
+        if name in gone:
+            reasons[name] = "retired or absent"
+        elif name in present.missing:
+            reasons[name] = "its directory holds no adapter, which would stop the engine at its start"
+    return reasons
+
+
+def _stale_guards(present: Present, wanted: set[str], keep_previous: bool) -> tuple[str, ...]:
+    now = set(guard_files(present.flags or {}))  # the running engine's
+    previous = now if keep_previous else set(present.previous_guards or ())
+    return tuple(sorted(set(present.guards) - wanted - now - previous))
+
+
+def _guard_actions(desired: Desired, present: Present, guard_file: str) -> list[Action]:
+    if present.guards.get(guard_file) == desired.guard:
+        return []
+    if guard_file in present.guards:
+        return [Action("write", "guard", why="its content is not what its name says", after=guard_file)]
+    old = guard_files(present.flags or {})
+    return [Action("write" if old else "create", "guard", before=old[0] if old else None, after=guard_file)]
+
+
+def _key_actions(key: str | None, present: Present) -> list[Action]:
+    if not key:
+        return []
+    actions = []
+    if key == TO_BE_GENERATED:
+        actions.append(Action("create", "api key", after=TO_BE_GENERATED))
+    elif present.api_key is None:
+        actions.append(Action("create", "api key", after=digest(key)))
+    elif present.api_key != key:
+        actions.append(Action("write", "api key", before=digest(present.api_key), after=digest(key)))
+    if present.auth_header is None:
+        actions.append(Action("create", "auth header"))
+    elif present.auth_header != auth_header(key):
+        actions.append(Action("write", "auth header", why="another key"))
+    return actions

@@ -1,0 +1,247 @@
+"""What may stand in ``voices_seats``, and why what stands there is refused. Pure.
+
+The specifications are Ansible's own argument specs, applied once a seat and once a voice, because an argument spec cannot
+describe a dict whose keys are names. ``normalise`` never raises for bad input: it returns every error it finds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from .names import seat_name_error, voice_name_error
+
+#: The ranks that vLLM's --max-lora-rank takes.
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+MIB = 1024 * 1024
+
+VOICE_SPEC: dict[str, dict[str, Any]] = {
+    "source": {"type": "str"},
+    "state": {"type": "str", "default": "present", "choices": ["present", "retired", "absent"]},
+    "digest": {"type": "str"},
+}
+
+SEAT_SPEC: dict[str, dict[str, Any]] = {
+    "state": {"type": "str", "default": "present", "choices": ["present", "stopped", "absent"]},
+    "runtime": {"type": "str", "choices": ["supervisor", "compose"]},
+    "carrier": {"type": "str", "required": True},
+    "bind": {"type": "str", "default": "127.0.0.1"},
+    "port": {"type": "int", "required": True},
+    "api_key": {"type": "str", "no_log": True},
+    "dtype": {"type": "str", "choices": ["auto", "bfloat16", "float16", "float32"]},
+    "max_model_len": {"type": "int"},
+    "kv_cache_mib": {"type": "int"},
+    "gpu_memory_utilization": {"type": "float"},
+    "max_lora_rank": {"type": "int", "default": 16, "choices": list(LORA_RANKS)},
+    "max_loras": {"type": "int"},
+    "max_cpu_loras": {"type": "int"},
+    "engine_flags": {"type": "dict", "default": {}},
+    "environment": {"type": "dict", "default": {}},
+    "image": {"type": "str"},
+    "gpu": {"type": "str"},
+    "voices": {"type": "dict", "default": {}},
+}
+
+#: Engine flags that the seat's own options or the role set; ``engine_flags`` may not name them.
+MANAGED_FLAGS = {
+    "model": "carrier",
+    "served-model-name": "(always voices-base)",
+    "host": "bind",
+    "port": "port",
+    "api-key": "api_key",
+    "dtype": "dtype",
+    "max-model-len": "max_model_len",
+    "kv-cache-memory-bytes": "kv_cache_mib",
+    "kv-cache-memory": "kv_cache_mib",
+    "gpu-memory-utilization": "gpu_memory_utilization",
+    "enable-lora": "(always on)",
+    "max-lora-rank": "max_lora_rank",
+    "max-loras": "max_loras",
+    "max-cpu-loras": "max_cpu_loras",
+    "lora-modules": "voices",
+    "middleware": "(the seat's guard)",
+    "config": "(the seat's engine.yaml)",
+}
+
+#: Environment that the role sets for every engine.
+MANAGED_ENVIRONMENT = ("PYTHONPATH", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE")
+
+
+def normalise(
+    seats: Any, *, runtime: str, generate_api_key: bool = False
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Typed seats with their defaults, and every error found (an empty list means: valid).
+
+    ``runtime`` is the host's default; ``generate_api_key`` says that a seat without a key gets one. An error names the
+    seat, the voice, the option, the value and the fix.
+    """
+    if not isinstance(seats, Mapping):
+        return {}, [f"voices_seats is a {type(seats).__name__}; it is a dict of seats by name"]
+    normal: dict[str, dict[str, Any]] = {}
+    errors: list[str] = []
+    for name, given in seats.items():
+        if error := seat_name_error(name):
+            errors.append(error)
+            continue
+        seat, found = _seat(str(name), given, runtime, generate_api_key)
+        errors += found
+        if not found:
+            normal[str(name)] = seat
+    errors += _ports(normal)
+    return normal, errors
+
+
+def trial_errors(seats: Mapping[str, Any], *, voice: str, source: str, state: str, seat: str, runtime: str) -> list[str]:
+    """Why a trial (a voice loaded at run time only) is refused; empty when it may go on. ``seat`` may be empty."""
+    normal, errors = normalise(seats, runtime=runtime, generate_api_key=True)
+    if errors:
+        return errors
+    if error := voice_name_error(voice):
+        errors.append(f"{error}; name it with -e voice=lv-x")
+    if state not in ("present", "absent"):
+        errors.append(f"state {state!r} is neither present nor absent")
+    if state == "present" and not source.startswith("/"):
+        errors.append(f"source {source!r} is no whole path; give the adapter's directory with -e source=/DIR")
+    if seat and seat not in normal:
+        errors.append(f"voices_seat_only names {seat!r}; this host's seats are {', '.join(sorted(normal)) or 'none'}")
+    elif not seat and len(normal) != 1:
+        errors.append(
+            f"this host has {len(normal)} seats ({', '.join(sorted(normal))}); choose one with -e voices_seat_only=SEAT"
+        )
+    for name in [seat] if seat in normal else sorted(normal):
+        if known := normal[name]["voices"].get(voice):
+            errors.append(
+                f"{voice} stands in the inventory of seat {name} as {known['state']}; what the inventory knows is no "
+                "trial: change it there and run site.yml"
+            )
+    return errors
+
+
+def _seat(name: str, given: Any, runtime: str, generate: bool) -> tuple[dict[str, Any], list[str]]:
+    where = f"seat {name}"
+    if not isinstance(given, Mapping):
+        return {}, [f"{where} is a {type(given).__name__}; it is a dict of options"]
+    seat, errors = _typed(where, SEAT_SPEC, given)
+    if errors:
+        return {}, errors
+    seat["runtime"] = seat["runtime"] or runtime
+    voices: dict[str, dict[str, Any]] = {}
+    for voice, options in seat["voices"].items():
+        voices[voice], found = _voice(where, voice, options)
+        errors += found
+    seat["voices"] = voices
+    errors += _numbers(where, seat)
+    errors += _engine_flags(where, seat["engine_flags"])
+    errors += _environment(where, seat["environment"])
+    errors += _bind(where, seat, generate)
+    if seat["runtime"] == "compose" and not seat["image"]:
+        errors.append(f"{where}: runtime compose needs image: an engine image with an exact tag or a digest")
+    return seat, errors
+
+
+def _voice(where: str, name: Any, given: Any) -> tuple[dict[str, Any], list[str]]:
+    if error := voice_name_error(name):
+        return {}, [f"{where}: {error}"]
+    where = f"{where}, voice {name}"
+    if not isinstance(given, Mapping):
+        return {}, [f"{where} is a {type(given).__name__}; it is a dict such as {{source: {name}-v1, state: present}}"]
+    voice, errors = _typed(where, VOICE_SPEC, given)
+    if errors:
+        return {}, errors
+    source, digest = voice["source"], voice["digest"]
+    if voice["state"] == "present" and not source and not digest:
+        errors.append(f"{where} is present and has no source; set source: to the adapter's directory")
+    if source and not source.startswith("/") and ".." in source.split("/"):
+        errors.append(f"{where}: source {source!r} leaves the adapter directory; give a name below it or a whole path")
+    if digest and not (12 <= len(digest) <= 64 and set(digest) <= set("0123456789abcdef")):
+        errors.append(f"{where}: digest {digest!r} is no sha256; give its first 12 to 64 hexadecimal digits")
+    return voice, errors
+
+
+def _typed(where: str, spec: dict[str, dict[str, Any]], given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options with types and defaults, or the errors; unknown keys are answered with the nearest known one."""
+    unknown = [key for key in given if key not in spec]
+    if unknown:
+        return {}, [f"{where}: unknown option {key!r}{_nearest(key, spec)}" for key in unknown]
+    # A value of null means "not set", as it does where a template omits it.
+    result = ArgumentSpecValidator(spec).validate({key: value for key, value in given.items() if value is not None})
+    if result.error_messages:
+        return {}, [f"{where}: {message}" for message in result.error_messages]
+    return {key: result.validated_parameters.get(key) for key in spec}, []
+
+
+def _nearest(key: Any, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(str(key), names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
+
+
+def _numbers(where: str, seat: Mapping[str, Any]) -> list[str]:
+    errors = []
+    if not 1 <= seat["port"] <= 65535:
+        errors.append(f"{where}: port {seat['port']} is outside 1 to 65535")
+    for key in ("max_model_len", "kv_cache_mib", "max_loras", "max_cpu_loras"):
+        if seat[key] is not None and seat[key] < 1:
+            errors.append(f"{where}: {key} {seat[key]} is below 1")
+    share = seat["gpu_memory_utilization"]
+    if share is not None and not 0 < share <= 1:
+        errors.append(f"{where}: gpu_memory_utilization {share} is outside 0 to 1; it is a share of the card's total")
+    return errors
+
+
+def _engine_flags(where: str, flags: Mapping[Any, Any]) -> list[str]:
+    errors = []
+    for flag, value in flags.items():
+        kebab = kebab_flag(flag)
+        if kebab in MANAGED_FLAGS:
+            errors.append(f"{where}: engine_flags may not set {flag}; its place is {MANAGED_FLAGS[kebab]}")
+        elif isinstance(value, Mapping):
+            errors.append(f"{where}: engine_flags {flag} is a dict; give it as the JSON text that vLLM takes")
+    if len({kebab_flag(flag) for flag in flags}) != len(flags):
+        errors.append(f"{where}: engine_flags names one flag twice (with - and with _)")
+    return errors
+
+
+def _environment(where: str, environment: Mapping[Any, Any]) -> list[str]:
+    errors = [
+        f"{where}: environment may not set {key}; the role sets it" for key in environment if key in MANAGED_ENVIRONMENT
+    ]
+    for key in environment:
+        if not str(key).replace("_", "").isalnum() or str(key)[:1].isdigit():
+            errors.append(f"{where}: environment {key!r} is no name of a variable")
+    return errors
+
+
+def _bind(where: str, seat: Mapping[str, Any], generate: bool) -> list[str]:
+    try:
+        address = ipaddress.ip_address(seat["bind"])
+    except ValueError:
+        return [f"{where}: bind {seat['bind']!r} is no IP address; name the interface's own address"]
+    if address.is_loopback or seat["api_key"] or generate:
+        return []
+    return [
+        f"{where}: bind {address} is beyond loopback and the seat has no api_key: whoever reaches the port could load "
+        "adapters; set api_key (vaulted) or bind: 127.0.0.1"
+    ]
+
+
+def _ports(seats: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    taken: dict[int, str] = {}
+    errors = []
+    for name, seat in seats.items():
+        if seat["state"] == "absent":
+            continue
+        other = taken.setdefault(seat["port"], name)
+        if other != name:
+            errors.append(f"seat {name}: port {seat['port']} is seat {other}'s; give each seat its own port")
+    return errors
+
+
+def kebab_flag(flag: object) -> str:
+    """vLLM takes a flag with - or _, and with or without leading dashes; we write it one way."""
+    return str(flag).lstrip("-").replace("_", "-")

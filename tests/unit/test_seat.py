@@ -1,0 +1,85 @@
+"""From a seat of the inventory to what starts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.module_utils.voices.seat import base_url, describe
+from ansible.module_utils.voices.spec import normalise
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    seat = {
+        "carrier": "/carriers/tiny",
+        "port": 8027,
+        "kv_cache_mib": 1536,
+        "engine_flags": {"max_num_seqs": 8},
+        "environment": {"OMP_NUM_THREADS": 2},
+        "voices": {
+            "lv-homer": {"source": "/nfs/homer", "digest": "0123456789ab"},
+            "lv-austen": {"source": "austen-v1"},
+            "lv-poe": {"state": "retired"},
+            "lv-bronte": {"state": "absent"},
+        },
+    }
+    seat.update(changes)
+    normal, errors = normalise({"tiny": seat}, runtime="supervisor")
+    assert errors == []
+    return describe("tiny", normal["tiny"], root="/r", adapters_dir="/a", engine_python="/v/bin/python")
+
+
+def test_flags_are_kebab_case_and_only_what_is_set() -> None:
+    assert described()["flags"] == {
+        "model": "/carriers/tiny",
+        "served-model-name": "voices-base",
+        "host": "127.0.0.1",
+        "port": 8027,
+        "enable-lora": True,
+        "max-lora-rank": 16,
+        "kv-cache-memory-bytes": 1_610_612_736,
+        "max-num-seqs": 8,
+    }
+
+
+def test_the_key_stands_in_nothing_that_tasks_pass_around() -> None:
+    assert "s3cret" not in repr(described(api_key="s3cret" * 6))
+
+
+def test_voices_by_state_and_their_sources() -> None:
+    seat = described()
+    assert seat["present"] == ["lv-austen", "lv-homer"]
+    assert seat["gone"] == ["lv-bronte", "lv-poe"]
+    assert seat["absent"] == ["lv-bronte"]
+    assert seat["sources"] == {
+        "lv-austen": {"source": "/a/austen-v1"},
+        "lv-homer": {"source": "/nfs/homer", "digest": "0123456789ab"},
+    }
+
+
+def test_every_path_carries_the_seats_name_and_lies_below_the_root() -> None:
+    seat = described()
+    for key in ("engine_file", "service_dir", "api_key_file", "lease", "cache_dir"):
+        assert seat[key].startswith("/r/")
+        assert "tiny" in seat[key]
+
+
+def test_the_environment_allows_hot_loading_and_finds_the_guard() -> None:
+    seat = described()
+    assert seat["environment"]["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert seat["environment"]["PYTHONPATH"] == seat["engine_dir"]
+    assert seat["environment"]["OMP_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" in seat["adopt_environment"]
+
+
+@pytest.mark.parametrize(
+    ("bind", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8027"),
+        ("0.0.0.0", "http://127.0.0.1:8027"),  # noqa: S104 - how it is reached
+        ("::1", "http://[::1]:8027"),
+        ("10.0.0.5", "http://10.0.0.5:8027"),
+    ],
+)
+def test_where_the_host_reaches_its_seat(bind: str, url: str) -> None:
+    assert base_url({"bind": bind, "port": 8027}) == url
