@@ -23,6 +23,8 @@ export PYTHON ENGINE_PYTHON
 
 # Nothing of the person's own Python or Ansible settings reaches a run, and nothing is written in the home directory.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE
+# Ansible refuses to start in a locale that is not UTF-8, or that this machine does not have (an ssh client sends its own).
+export LC_ALL := C.UTF-8
 export ANSIBLE_CONFIG := $(ROOT)/ansible.cfg
 export ANSIBLE_HOME := $(ROOT)/var/ansible
 # Where modules unpack themselves on this machine; `make` only ever runs the local inventory.

@@ -26,7 +26,8 @@ description:
     empty value, words in brackets, the path under C(api_key_file) and counts such as C(max-num-batched-tokens) pass.
   - The schema C(voices/deploy-record/1) is a JSON object with sorted keys. C(schema), C(seat), C(runtime), C(operator)
     are strings. C(commit) is a string or null, C(dirty) a boolean. C(started) (or null) and C(finished) are instants in
-    UTC, ISO 8601 with milliseconds. C(durations_s) is an object of seconds. C(actions) is a list of objects with C(do),
+    UTC, ISO 8601 with milliseconds. C(outcome) is C(ok) or C(failed), C(error) a string or null.
+  - C(durations_s) is an object of seconds. C(actions) is a list of objects with C(do),
     C(what), C(why), C(before), C(after). C(reasons) is a list. C(before) and C(after) are objects. Within this schema
     fields are added, never renamed.
 options:
@@ -81,6 +82,10 @@ options:
     description: Seconds by name of what was measured. Maps may nest.
     type: dict
     default: {}
+  error:
+    description: What a run that failed half-way said; empty for one that ended well.
+    type: str
+    default: ""
 attributes:
   check_mode:
     description: Checks everything, writes nothing, and returns the directory that a real run would write to.
@@ -149,6 +154,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "operator": {"type": "str", "required": True},
     "started": {"type": "str", "default": ""},
     "durations": {"type": "dict", "default": {}},
+    "error": {"type": "str", "default": ""},
 }
 
 

@@ -36,6 +36,13 @@ options:
     type: list
     elements: str
     default: []
+  stored:
+    description:
+      - Adapter paths that the store holds, or will hold once its plan is carried out. They are not looked for, so that
+        check mode plans the same as a run in which M(adapter_store) has put a lost entry right.
+    type: list
+    elements: str
+    default: []
   max_loras:
     description:
       - Adapters that one batch may use. Fewer than the voices is refused.
@@ -96,6 +103,14 @@ flags:
   description: The wanted flags without C(lora-modules), the key as C(sha256:<12 hex>).
   type: dict
   returned: success
+flags_before:
+  description: The flags that were there, masked likewise; empty when there was no file.
+  type: dict
+  returned: success
+voices_before:
+  description: Name to path of the voices that were in the file.
+  type: dict
+  returned: success
 boot_voices:
   description: Name to path of the voices in the file after this task, which an engine that starts now would load.
   type: dict
@@ -139,6 +154,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "flags": {"type": "dict", "required": True},
     "voices": {"type": "list", "elements": "str", "default": []},
     "gone": {"type": "list", "elements": "str", "default": []},
+    "stored": {"type": "list", "elements": "str", "default": []},
     "max_loras": {"type": "int"},
     "max_cpu_loras": {"type": "int"},
     "api_key": {"type": "str", "no_log": True},
@@ -162,17 +178,20 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     )
     directory = EngineDirectory(params["path"], params["api_key_file"])
     names = {"path": params["path"], "api_key_file": params["api_key_file"]}
-    made = plan(desired, directory.read(), **names)
+    present = directory.read(params["stored"])
+    made = plan(desired, present, **names)
     flags = made.flags
     if made.actions and not check_mode:
         with directory.lock():
-            made = plan(desired, directory.read(), **names)  # vllm_lora_adapters may have written since
+            made = plan(desired, directory.read(params["stored"]), **names)  # vllm_lora_adapters may have written since
             flags = directory.apply(made, params["guard"])
     return {
         "changed": bool(made.actions),
         "actions": as_dicts(made.actions),
         "diff": list(made.diff),
         "flags": mask(flags),
+        "flags_before": mask(present.flags or {}),
+        "voices_before": dict(present.voices),
         "boot_voices": dict(made.voices),
         "reasons": list(made.reasons),
         "previous": str(directory.previous) if made.has_previous else "",

@@ -21,7 +21,8 @@ description:
     waits or fails saying who holds it.
   - A lease ends when it is freed with its token, when its time is up, or when its anchor ends. The anchor is the
     nearest ancestor of the module that lives as long as the play, which is ansible-playbook itself on a local
-    connection and the session's sshd on an ssh connection. A killed play so frees its seat at once.
+    connection and the session's sshd on an ssh connection. So a play killed on a local connection frees its seat at
+    once, and one on an ssh connection when that connection closes.
   - Expiry is kept in time since boot, so a step of the clock neither frees nor prolongs a lease.
 options:
   path:
@@ -71,8 +72,10 @@ attributes:
     support: full
 notes:
   - A file that holds no lease that this version understands is refused, not taken for a free seat.
-  - With C(ControlPersist) the ssh session outlives the play by the time set there (60 s by Ansible's default), and ends
-    during the play when no task reaches the host for that long. A play that works elsewhere for longer has to renew.
+  - With C(ControlPersist) the ssh session outlives a killed play by the time set there (60 s by Ansible's default), and
+    for as long as further plays of the same person and controller reach the host, because they share it. The refusal
+    says so and what to do. The session ends during a play when no task reaches the host for that long, so a play that
+    works elsewhere for longer renews its lease.
   - In an async task and in a container the play is not among the module's ancestors. There a lease ends by time and
     token.
   - A failed take names the holder, so do not set C(no_log) on the task. The token's only power is to end this lease.
@@ -145,7 +148,7 @@ took_over:
   description: Whose lease was taken over and why it had ended, empty when the seat was free.
   returned: success
   type: str
-  sample: "took over the lease of bob@desk: its play (ansible-playbook, pid 4100) is gone"
+  sample: "took over the lease of bob@desk: its play (pid 4100) is gone"
 waited_s:
   description: Seconds spent waiting for another holder.
   returned: success

@@ -96,8 +96,8 @@ def pip_environment(temporary: Path) -> dict[str, str]:
 def child(argv: list[str], temporary: Path, lock_handle: int) -> Iterator[subprocess.Popen[str]]:
     """Run a program of the set-up, its output on one pipe, in a process group that ends when this process is told to.
 
-    Its standard input is the set-up's lock file (nothing is read from it): the lock is so held until the program and all
-    that it started have ended, even if this process is killed.
+    Its standard input is the set-up's lock file (nothing is read from it): the lock is so held until the program and
+    all that it started have ended, even if this process is killed.
     """
     with subprocess.Popen(
         argv,
@@ -147,15 +147,19 @@ def install(
             tail.append(line.rstrip())
             progress.take(line)
     if pip.returncode != 0:
-        raise InstallFailed(failure_message(list(tail), log, root, pip.returncode))
+        raise InstallFailed(failure_message(lock.stem, list(tail), log, root, pip.returncode))
 
 
-def failure_message(tail: list[str], log: Path, root: Path, code: int) -> str:
-    """pip's last telling lines, its log, and the fix."""
+def failure_message(name: str, tail: list[str], log: Path, root: Path, code: int) -> str:
+    """What pip said last of environment ``name``, its log, and the fix."""
     text = "\n".join(tail)
     fix = next((advice for pattern, advice in _HELP if re.search(pattern, text)), "See the log for what pip did.")
     errors = [line for line in tail if line.startswith("ERROR")][-4:] or [line for line in tail if line][-6:]
-    lines = [f"pip failed (exit status {code})", *(f"  {line}" for line in errors), f"  Its whole output: {log}"]
+    lines = [
+        f"{name}: pip failed (exit status {code})",
+        *(f"  {line}" for line in errors),
+        f"  Its whole output: {log}",
+    ]
     return "\n".join([*lines, f"  {fix.format(root=root)}"])
 
 

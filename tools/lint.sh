@@ -5,8 +5,6 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 failed=
-# In a log, colours and links are noise.
-[ -t 1 ] || export NO_COLOR=1
 
 check() { # check NAME command [arguments]
     name=$1

@@ -5,6 +5,8 @@
 set -u
 name=$1
 shift
+# In a log, colours and links are noise.
+[ -t 1 ] || export NO_COLOR=1
 began=$(date +%s)
 echo "==> $name"
 "$@"

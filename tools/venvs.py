@@ -123,6 +123,12 @@ def make(environment: Environment, why: str, search: Search, lock_handle: int) -
     def say(text: str) -> None:
         print(f"set-up: {environment.name}: {text} ({time.monotonic() - began:.0f} s)", flush=True)
 
+    if environment.directory.is_symlink():
+        # venv --clear would empty what the link points to, which need not be ours.
+        raise SetupError(
+            f"{environment.name}: {environment.directory} is a link to {environment.directory.readlink()}, which the"
+            " set-up would empty. Remove the link."
+        )
     free = shutil.disk_usage(VAR).free
     if free < environment.needs_bytes:
         raise SetupError(

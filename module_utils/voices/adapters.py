@@ -196,7 +196,8 @@ class Runner:
             raise
         except SeatError as error:
             if self._live_path(name, error) != path:
-                raise
+                # vLLM takes paths out of its messages
+                raise SeatError(f"{path} did not load: {error}", error.status) from None
 
     def _unload(self, name: str) -> None:
         """Unload; an error counts only if the seat still serves ``name`` ("not found" is 404 or 400 by version)."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+SSHD = "sshd"
 
 _ANSIBLE = frozenset({"ansible", "ansible-playbook", "ansible-console", "ansible-pull"})
 #: OpenSSH serves a session in ``sshd-session`` since 9.8 and in a fork of ``sshd`` before.
-_SSH = frozenset({"sshd", "sshd-session"})
+_SSH = frozenset({SSHD, "sshd-session"})
 #: Python's options that take their value from the next argument.
 _PYTHON_VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 #: Exit states: such a process only waits for its parent to read its status. A SIGKILLed play is one for a while.
@@ -126,7 +127,7 @@ def choose_anchor(chain: Iterable[Process]) -> Anchor | None:
                 play = parent
             return Anchor(play.pid, play.start_ticks, command)
         if process.name in _SSH:
-            return Anchor(process.pid, process.start_ticks, "sshd")
+            return Anchor(process.pid, process.start_ticks, SSHD)
     return None
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,15 @@ class EngineDirectory:
         text = _read(self.path)
         return None if text is None else core.parse(text, str(self.path))
 
-    def read(self) -> core.Present:
-        """All that the plan of ``engine_file`` needs to know."""
+    def read(self, stored: Collection[str] = ()) -> core.Present:
+        """What the plan of ``engine_file`` needs to know. ``stored`` are adapter paths that are or will be there."""
         flags, voices = self.read_engine_file() or (None, {})
         key_file, header = self.key_file, self.key_file and self.key_file.with_name("auth.header")
         private = {"engine.yaml": self.path, "api key": key_file, "auth header": header}
         return core.Present(
             flags=flags,
             voices=voices,
-            missing=frozenset(name for name, adapter in voices.items() if not has_adapter(adapter)),
+            missing=frozenset(name for name, at in voices.items() if at not in stored and not has_adapter(at)),
             guards=self._guards(),
             api_key=read_key(key_file) if key_file else None,
             auth_header=_read(header) if header else None,
@@ -112,7 +112,7 @@ class EngineDirectory:
         self._write_secrets(flags.get("api-key"), whats)
         if plan.keep_previous:
             write_text(self.previous, _read(self.path) or "")
-        if "engine.yaml" in whats:
+        if plan.write_file:
             write_text(self.path, core.render(flags, plan.voices))
         for name in plan.stale_guards:
             self.path.with_name(name).unlink(missing_ok=True)

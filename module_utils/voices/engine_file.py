@@ -86,12 +86,13 @@ class Plan:
     keep_previous: bool
     has_previous: bool
     diff: tuple[dict[str, str], ...]
+    write_file: bool
 
 
 def normalise(value: Any) -> Any:
     """``value`` as it comes back from YAML, whole floats as ints: 1.0 and 1 are one flag value, "1" and 1 are two."""
     if isinstance(value, Mapping):
-        return {str(key): normalise(item) for key, item in value.items()}
+        return {str(key): normalise(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
     if isinstance(value, list | tuple):
         return [normalise(item) for item in value]
     if isinstance(value, float) and value.is_integer():
@@ -126,11 +127,11 @@ def render(flags: Mapping[str, Any], voices: Mapping[str, str]) -> str:
         f"# Voices: {', '.join(sorted(voices)) or '(none)'}. A voice stands here after this engine has loaded it,\n"
         "# because one entry that does not load stops the whole engine at its start.\n"
     )
-    body = yaml.safe_dump(dict(flags), sort_keys=True, default_flow_style=False, allow_unicode=True, width=4096)
+    data = dict(sorted(flags.items()))
     if voices:
-        entries = [_entry(name, path) for name, path in sorted(voices.items())]
-        body += yaml.safe_dump({LORA_MODULES: entries}, default_flow_style=False, allow_unicode=True, width=4096)
-    return header + body
+        data[LORA_MODULES] = [_entry(name, path) for name, path in sorted(voices.items())]
+    # PyYAML's allow_unicode writes some line breaks (U+0085) so that it cannot read them again.
+    return header + yaml.safe_dump(data, sort_keys=False, default_flow_style=False, allow_unicode=False, width=4096)
 
 
 def _entry(name: str, path: str) -> str:
@@ -144,7 +145,7 @@ def parse(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]]:
     Raises VoicesError naming ``path`` and the line when it is no YAML mapping or a voice entry cannot be read: guessing
     would lose voices.
     """
-    fix = f"mend it, or move {path} away to have it written anew (voices come back with the same run)"
+    fix = "mend it, or move it away to have it written anew (the same run brings the voices back)"
     try:
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -287,7 +288,9 @@ def _wanted_flags(desired: Desired, present: Present) -> dict[str, Any]:
         len(desired.voices), desired.max_loras, desired.max_cpu_loras, present.flags or {}
     )
     flags["middleware"] = [f"{guard_module(desired.guard)}.SeatGuard"]
-    key = desired.api_key or present.api_key or (TO_BE_GENERATED if desired.generate_api_key else None)
+    # A lost key file is written again from engine.yaml: a new key would restart the seat and lock its clients out.
+    key = desired.api_key or present.api_key or (present.flags or {}).get("api-key")
+    key = key or (TO_BE_GENERATED if desired.generate_api_key else None)
     if key:
         flags["api-key"] = key
     return flags
@@ -301,7 +304,7 @@ def plan(desired: Desired, present: Present, *, path: str, api_key_file: str) ->
     changed = [flag for flag in sorted({*before, *after}) if not same(before.get(flag), after.get(flag))]
     new_file = present.flags is None
     reasons = [] if new_file else [{"flag": f, "before": before.get(f), "after": after.get(f)} for f in changed]
-    dropped = _dropped(desired.gone, present) if reasons else {}
+    dropped = _dropped(desired.gone if reasons else (), present)
     voices = {name: adapter for name, adapter in present.voices.items() if name not in dropped}
 
     guard_file = f"{guard_module(desired.guard)}.py"
@@ -311,7 +314,9 @@ def plan(desired: Desired, present: Present, *, path: str, api_key_file: str) ->
     actions = [*_guard_actions(desired, present, guard_file), *_key_actions(flags.get("api-key"), present)]
     if new_file:
         actions.append(Action("create", "engine.yaml"))
-    actions += [Action("write", "engine.yaml", why=str(r["flag"]), before=r["before"], after=r["after"]) for r in reasons]
+    actions += [
+        Action("write", "engine.yaml", why=str(r["flag"]), before=r["before"], after=r["after"]) for r in reasons
+    ]
     actions += [Action("drop", name, why=why, before=present.voices[name]) for name, why in dropped.items()]
     actions += [
         Action("write", what, why="mode", before=f"{mode:04o}", after="0600")
@@ -333,7 +338,8 @@ def plan(desired: Desired, present: Present, *, path: str, api_key_file: str) ->
         keep_previous=keep_previous,
         has_previous=keep_previous or present.previous_guards is not None,
         # A file that only differs in comments or order is left alone, and so is its diff.
-        diff=tuple(text_diff(path, old_text, new_text)) if new_file or reasons else (),
+        diff=tuple(text_diff(path, old_text, new_text)) if new_file or reasons or dropped else (),
+        write_file=new_file or bool(reasons or dropped) or any(action.what == "engine.yaml" for action in actions),
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .anchor import Anchor
+from .anchor import SSHD, Anchor
 from .plan import VoicesError
 from .times import epoch_of, iso_utc
 
@@ -222,34 +222,47 @@ def remaining_s(lease: Lease, here: Here) -> float:
 def ended_because(lease: Lease, here: Here, running: Callable[[Anchor], bool]) -> str:
     """Why the lease holds no longer, or an empty string while it does. ``running`` tells a live process."""
     if lease.anchor and judgeable(lease, here) and not running(lease.anchor):
-        return f"its play ({lease.anchor.command}, pid {lease.anchor.pid}) is gone"
+        return f"{_what(lease.anchor)} is gone"
     restarted = bool(lease.boot_id and here.boot_id) and lease.boot_id != here.boot_id and lease.host == here.host
     if lease.anchor and restarted:
         return f"host {lease.host} was restarted since, so its play's process there is gone"
     left_s = remaining_s(lease, here)
     if left_s <= 0:
-        playing = f", although its play (pid {lease.anchor.pid}) still runs" if lease.anchor else ""
-        return f"it expired {-left_s:.0f} s ago{playing if judgeable(lease, here) else ''}"
+        playing = f", although {_what(lease.anchor)} is still there" if lease.anchor and judgeable(lease, here) else ""
+        return f"it expired {-left_s:.0f} s ago{playing}"
     return ""
 
 
 def held_message(lease: Lease, here: Here, path: Path, waited_s: float, own: Anchor | None) -> str:
     """The refusal for a second operator: who, since when, until when, and what to do."""
     until_s = here.wall_s + remaining_s(lease, here)
-    process = f"pid {lease.anchor.pid}" if lease.anchor else "no process to watch"
-    if lease.anchor and not judgeable(lease, here):
+    anchor = lease.anchor
+    process = f"pid {anchor.pid}" if anchor else "no process to watch"
+    if anchor and not judgeable(lease, here):
         process += f" of {lease.host}, out of sight from here"
-    if lease.anchor and lease.anchor == own:
-        fix = "that is this very play: give it the token that its first lease returned"
-    elif lease.anchor and judgeable(lease, here):
-        fix = f"wait (wait_s), or if that play hangs, end pid {lease.anchor.pid}: the lease ends with it"
-    else:
+        anchor = None
+    if anchor is None:
         fix = f"wait (wait_s), or if that play is known to be gone, remove {path}"
+    elif anchor.command == SSHD:
+        # ssh keeps connections open for the next task or run, and so they outlive a killed play: the same person's
+        # next play, on the same controller, even uses the same one.
+        shared = "its ssh connection, which this run shares" if anchor == own else "its ssh connection"
+        process += f", {shared}"
+        fix = f"wait (wait_s), or if that play is known to be gone, remove {path} or end pid {anchor.pid}"
+    elif anchor == own:
+        fix = "that is this very play: give it the token that its first lease returned"
+    else:
+        fix = f"wait (wait_s), or if that play hangs, end pid {anchor.pid}: the lease ends with it"
     waited = f" after {waited_s:.0f} s of waiting" if waited_s else ""
     return (
         f"seat {lease.seat} is{' still' if waited else ''} held by {lease.holder} since {_clock(lease.since_s, here)},"
         f" until {_clock(until_s, here)} UTC ({process}){waited}; {fix}"
     )
+
+
+def _what(anchor: Anchor) -> str:
+    """``its play (pid 4242)``."""
+    return f"its {'ssh connection' if anchor.command == SSHD else 'play'} (pid {anchor.pid})"
 
 
 def _clock(instant_s: float, here: Here) -> str:

@@ -43,7 +43,10 @@ class SecretError(VoicesError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did, as the play tells it. ``started`` in ISO 8601 or empty; ``durations`` in seconds, may nest."""
+    """What a run did, as the play tells it. ``started`` in ISO 8601 or empty; ``durations`` in seconds, may nest.
+
+    ``error`` is what a run that failed half-way said; ``actions`` are then those of the steps before it.
+    """
 
     seat: str
     runtime: str
@@ -56,6 +59,7 @@ class Run:
     dirty: bool = False
     started: str = ""
     durations: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
 
 
 def build_record(run: Run, finished_s: float) -> dict[str, Any]:
@@ -84,6 +88,8 @@ def build_record(run: Run, finished_s: float) -> dict[str, Any]:
         "dirty": run.dirty or commit != run.commit,
         "started": started,
         "finished": iso_utc(finished_s),
+        "outcome": "failed" if run.error else "ok",
+        "error": run.error or None,
         "durations_s": _seconds(run.durations, "durations"),
         "actions": list(run.actions),
         "reasons": list(run.reasons),

@@ -31,6 +31,7 @@ _SECRET_FLAG = re.compile(r"(^|-)(key|token|password|secret)s?$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Failure)\b: \S")
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|\b(error|Error|fatal):")
+_HARMLESS = re.compile(r"\b(DEBUG|INFO|WARNING)\b|Warning: ")
 _LONGEST_SOCKET = 95  # sun_path holds 107 bytes (unix(7)); supervisord binds to "<path>.<pid>" first
 _SHORTEST_MASKED = 6  # masking a shorter value would blank ordinary words out of every message
 
@@ -544,7 +545,7 @@ def error_lines(text: str, secrets: Iterable[str] = (), tail: int = 15) -> tuple
     """
     lines = [mask_text(_ANSI.sub("", line), secrets).rstrip() for line in text.splitlines()]
     lines = [line if len(line) <= 400 else line[:397] + "..." for line in lines if line.strip()]
-    raised = _distinct(line for line in lines if _EXCEPTION.search(line))
+    raised = _distinct(line for line in lines if _EXCEPTION.search(line) and not _HARMLESS.search(line))
     errors = raised or _distinct(line for line in lines if _ERROR.search(line))
     if len(errors) > 8:
         errors = [*errors[:4], *errors[-4:]]

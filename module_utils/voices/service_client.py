@@ -92,13 +92,12 @@ class Supervisor:
         with xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=_UnixTransport(self.socket_file)) as proxy:
             return getattr(proxy.supervisor, method)(*arguments)
 
-    def answers(self) -> bool:
-        """Whether a supervisord answers on the socket."""
+    def pid(self) -> int:
+        """The pid of the supervisord that answers on the socket, or 0."""
         try:
-            self._call("getPID")
+            return int(self._call("getPID"))
         except (OSError, http.client.HTTPException, xmlrpc.client.Error):
-            return False
-        return True
+            return 0
 
     def program_state(self) -> str:
         """supervisord's word for our program (``RUNNING``, ``FATAL``, ...); empty: no answer, or unknown to it."""
@@ -245,7 +244,7 @@ class ServiceClient:
         booted = self._read_booted()
         alive = booted is not None and processes.is_alive(booted.leader)
         program = self.supervisor.program_state()
-        if program or self.supervisor.answers():
+        if program or self.supervisor.pid():
             supervisord = "running"
         else:
             supervisord = "unreachable" if self.supervisor.find(self.table) else "gone"
@@ -261,7 +260,7 @@ class ServiceClient:
             booted=booted,
             alive=alive,
             others=others,
-            holders=tuple(self._holders(booted, ours)) if started else (),
+            holders=tuple(self._holders(self.members(booted, marked=False))) if started else (),
             files={name: read_text(Path(spec.path(name))) for name in ("supervisord.conf", "service_run.py")},
             launch=launch,
             config_file_sha256=_sha256(_read_bytes(spec.config_file)) if started and spec.config_file else "",
@@ -325,7 +324,7 @@ class ServiceClient:
 
     # ------------------------------------------------------------------------------------ who holds the port
 
-    def _holders(self, booted: Booted | None, ours: set[Identity]) -> list[Holder]:
+    def _holders(self, ours: set[Identity]) -> list[Holder]:
         spec = self.spec
         if not spec.listen_port:
             return []
@@ -460,6 +459,7 @@ class ServiceClient:
                 stderr=subprocess.STDOUT,
                 timeout=60,
                 check=False,
+                umask=0o077,  # it opens its log before it takes the umask from its configuration
             )
             output.seek(0)
             said = output.read().decode(errors="replace").strip()
@@ -551,7 +551,7 @@ class ServiceClient:
         if state == "STOPPED":
             return "somebody stopped it"
         if not state:
-            return "its supervisord " + ("does not know it" if self.supervisor.answers() else "ended")
+            return "its supervisord " + ("does not know it" if self.supervisor.pid() else "ended")
         return f"it ended {late_ends} times before it was healthy" if late_ends >= LATE_ENDS else ""
 
     def _unhealthy(self, booted: Booted | None) -> str:
@@ -559,6 +559,8 @@ class ServiceClient:
         spec = self.spec
         if booted is None or not processes.is_alive(booted.leader):
             return "its process does not run"
+        if not self._is_watched(booted.leader.pid):
+            return f"nobody watches pid {booted.leader.pid} yet"
         if spec.listen_port:
             self.table = processes.process_table()
             problem = self._wrong_listener(self.members(booted, marked=False))
@@ -567,6 +569,15 @@ class ServiceClient:
         if spec.health_url:
             return _ask(spec.health_url)
         return "" if self.supervisor.program_state() == "RUNNING" else "it has just been started"
+
+    def _is_watched(self, pid: int) -> bool:
+        """Whether a wrapper under the present supervisord watches the process."""
+        noted = self._read_json("wrapper.lock") or {}
+        wrapper = Identity.from_dict(noted)
+        if wrapper is None or noted.get("watching") != pid or not processes.is_alive(wrapper):
+            return False
+        process = processes.read_process(wrapper.pid)
+        return process is not None and process.parent == self.supervisor.pid()
 
     def _wrong_listener(self, ours: set[Identity]) -> str:
         spec = self.spec

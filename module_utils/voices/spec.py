@@ -1,7 +1,7 @@
 """What may stand in ``voices_seats``, and why what stands there is refused. Pure.
 
-The specifications are Ansible's own argument specs, applied once a seat and once a voice, because an argument spec cannot
-describe a dict whose keys are names. ``normalise`` never raises for bad input: it returns every error it finds.
+The specifications are Ansible's own argument specs, applied once a seat and once a voice, because an argument spec
+cannot describe a dict whose keys are names. ``normalise`` never raises for bad input: it returns every error it finds.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def normalise(
     return normal, errors
 
 
-def trial_errors(seats: Mapping[str, Any], *, voice: str, source: str, state: str, seat: str, runtime: str) -> list[str]:
+def trial_errors(
+    seats: Mapping[str, Any], *, voice: str, source: str, state: str, seat: str, runtime: str
+) -> list[str]:
     """Why a trial (a voice loaded at run time only) is refused; empty when it may go on. ``seat`` may be empty."""
     normal, errors = normalise(seats, runtime=runtime, generate_api_key=True)
     if errors:

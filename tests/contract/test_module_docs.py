@@ -25,7 +25,7 @@ COMPARED = {"type": "str", "required": False, "default": None, "choices": None, 
 # Ansible itself warns about such names without no_log; here each says yes or no on purpose.
 SECRET = re.compile(r"(?:^|_)(?:key|pass(?:word|phrase)?|secret|token)(?:_|$)")
 # exit_json and fail_json have these from Ansible, documented by it.
-COMMON_RESULTS = {"changed", "diff", "msg", "exception", "skipped", "warnings"}
+COMMON_RESULTS = {"changed", "diff", "msg", "exception", "invocation", "skipped", "warnings"}
 
 
 def load(name: str) -> Any:
@@ -59,7 +59,7 @@ def option_differences(documented: Mapping[str, Any], spec: Mapping[str, Any], w
             found.append(f"{where}{name}: no_log differs")
         if SECRET.search(name) and "no_log" not in arg:
             found.append(f"{where}{name}: its name sounds secret and the spec says neither no_log: true nor false")
-        if arg.get("no_log") and arg.get("default") is not None:
+        if arg.get("no_log") and arg.get("default"):
             found.append(f"{where}{name}: is no_log and has a default, which the docs show")
         found += option_differences(doc.get("suboptions", {}), arg.get("options", {}), f"{where}{name}.")
     return found

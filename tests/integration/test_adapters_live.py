@@ -130,7 +130,11 @@ def test_a_voice_that_does_not_load_leaves_the_others_and_is_named(engine: LiveE
     good = engine.adapter("lv-austen", "v1")
     missing = str(engine.root / "store/lv-homer@missing")
     result = engine.sync({"lv-austen": good, "lv-homer": missing})
-    assert result["failed"] and "lv-homer: HTTP 404" in result["msg"] and "lv-austen:" not in result["msg"]
+    assert (
+        result["failed"]
+        and f"lv-homer: {missing} did not load: HTTP 404" in result["msg"]
+        and "lv-austen:" not in result["msg"]
+    )
     assert [item["voice"] for item in result["failed_voices"]] == ["lv-homer"]
     assert result["live"] == engine.persisted() == {"lv-austen": good}
     assert did(result) == [(do, name) for name in ("lv-austen", "lv-homer") for do in ("load", "persist")]

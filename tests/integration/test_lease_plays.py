@@ -277,7 +277,7 @@ def test_a_killed_play_frees_the_seat_at_once(desk: Desk, group: bool) -> None:
     bob, result = desk.once()
     assert bob.returncode == 0, desk.output(bob)
     assert (result["holder"], result["lease"]["pid"]) == ("bob@desk", bob.pid)
-    assert result["took_over"] == f"took over the lease of ann@desk: its play (ansible-playbook, pid {ann.pid}) is gone"
+    assert result["took_over"] == f"took over the lease of ann@desk: its play (pid {ann.pid}) is gone"
     assert result["waited_s"] < 1
 
 
@@ -287,7 +287,7 @@ def test_an_expired_lease_is_taken_over_and_the_run_says_so(desk: Desk) -> None:
     bob, result = desk.once()
     assert bob.returncode == 0, desk.output(bob)
     assert result["holder"] == "bob@desk"
-    said = f"although its play (pid {ann.pid}) still runs"
+    said = f"although its play (pid {ann.pid}) is still there"
     assert "took over the lease of ann@desk: it expired" in result["took_over"]
     assert said in result["took_over"]
     assert said in desk.output(bob)

@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 def engine_python() -> Path:
-    """The engine's interpreter; raises FileNotFoundError, because a skipped integration test looks like a passed one."""
+    """The engine's interpreter. Raises FileNotFoundError: a skipped integration test looks like a passed one."""
     given = os.environ.get("VOICES_ENGINE_PYTHON")
     python = Path(given) if given else REPOSITORY / "var/venv/engine-cpu/bin/python"
     if not python.exists():
@@ -198,10 +198,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM, then SIGKILL, to the session that was started here: the API server and its engine processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        pass
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STOP_TIMEOUT_S)

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def tree(root: Path, *, without: tuple[str, ...] = ("log", "cache")) -> dict[str, tuple[Any, ...]]:
-    """Every file below ``root``: inode, mode, size and content hash. Logs and caches, which a served request fills, are left out."""
+    """Every file below ``root``: inode, mode, size, hash. Logs and caches, which a served request fills, are left out."""
     found: dict[str, tuple[Any, ...]] = {}
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if name not in without]
@@ -52,7 +52,12 @@ def free_port() -> int:
 
 def ask(port: int, model: str, key: str, prompt: str = "Tell me about the weather today.", max_tokens: int = 24) -> str:
     """One question at temperature 0; raises urllib's HTTPError for anything but 200."""
-    body = {"model": model, "temperature": 0, "max_tokens": max_tokens, "messages": [{"role": "user", "content": prompt}]}
+    body = {
+        "model": model,
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "messages": [{"role": "user", "content": prompt}],
+    }
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions",
         data=json.dumps(body).encode(),

@@ -47,7 +47,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status = self.answer if self.path == "/health" else 200
-        body = json.dumps({"pid": os.getpid(), "environment": dict(os.environ), "cwd": os.getcwd()}).encode()
+        body = json.dumps({"pid": os.getpid(), "environment": dict(os.environ)}).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

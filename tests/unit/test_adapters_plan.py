@@ -6,7 +6,6 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible.module_utils.voices.adapters import Actual, Outcome, Runner, Wanted, after, failures, plan, trials
@@ -164,12 +163,12 @@ def test_a_whole_plan_is_carried_out_and_timed() -> None:
 def test_a_load_that_fails_leaves_the_others() -> None:
     seat, file = FakeSeat({}, {("load", "/bad"): raising(SeatError("HTTP 404 No adapter found", 404))}), File({})
     outcome = carry_out(seat, file, Wanted({"lv-a": "/a", "lv-bad": "/bad", "lv-c": "/c"}))
-    assert failures(outcome) == [{"voice": "lv-bad", "why": "HTTP 404 No adapter found"}]
+    assert failures(outcome) == [{"voice": "lv-bad", "why": "/bad did not load: HTTP 404 No adapter found"}]
     assert seat.live == file.voices == {"lv-a": "/a", "lv-c": "/c"}
 
 
 def test_already_loaded_from_the_right_path_is_fine_and_from_another_is_not() -> None:
-    for path, failed in (("/a", {}), ("/other", {"lv-a": "HTTP 400 already been loaded"})):
+    for path, failed in (("/a", {}), ("/other", {"lv-a": "/a did not load: HTTP 400 already been loaded"})):
         seat, file = FakeSeat({}), File({})
 
         def sneak(seat: FakeSeat = seat, path: str = path) -> None:
@@ -211,9 +210,14 @@ def test_a_404_that_unloads_nothing_is_a_failure() -> None:
 
 
 def test_a_replacement_that_fails_brings_the_old_adapter_back() -> None:
-    seat, file = FakeSeat({"lv-a": OLD}, {("load", NEW): raising(SeatError("HTTP 400 bad rank", 400))}), File({"lv-a": OLD})
+    seat, file = (
+        FakeSeat({"lv-a": OLD}, {("load", NEW): raising(SeatError("HTTP 400 bad rank", 400))}),
+        File({"lv-a": OLD}),
+    )
     outcome = carry_out(seat, file, Wanted({"lv-a": NEW, "lv-b": "/b"}))
-    assert outcome.failed == {"lv-a": f"HTTP 400 bad rank; the previous adapter {OLD} was loaded again and is served"}
+    assert outcome.failed == {
+        "lv-a": f"{NEW} did not load: HTTP 400 bad rank; the previous adapter {OLD} was loaded again and is served"
+    }
     assert seat.live == file.voices == {"lv-a": OLD, "lv-b": "/b"}
 
 

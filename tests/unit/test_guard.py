@@ -139,5 +139,9 @@ def test_the_lifespan_passes_and_an_unknown_protocol_does_not() -> None:
 
 def test_it_imports_the_standard_library_only() -> None:
     """The engine imports it beside vLLM, and a unit test without any of vLLM's packages must see the same thing."""
-    imports = {line.split()[1].split(".")[0] for line in GUARD.read_text().splitlines() if line.startswith(("import ", "from "))}
+    imports = {
+        line.split()[1].split(".")[0]
+        for line in GUARD.read_text().splitlines()
+        if line.startswith(("import ", "from "))
+    }
     assert imports == {"__future__", "json", "collections", "typing"}

@@ -148,7 +148,7 @@ def test_renewing_moves_the_lease_to_the_play_that_renews(file: LeaseFile, ann: 
     ann.play = Anchor(4300, 1500, "sshd")
     ann.alive = bob.alive = {ann.play, BOB_PLAY}
     take(file, Request("ann@desk", token), ann)
-    assert "(pid 4300)" in refusal(file, bob)
+    assert "(pid 4300, its ssh connection)" in refusal(file, bob)
 
 
 def test_an_ended_lease_that_nobody_took_is_renewed_by_its_token(file: LeaseFile, ann: FakeHost) -> None:
@@ -160,6 +160,22 @@ def test_an_ended_lease_that_nobody_took_is_renewed_by_its_token(file: LeaseFile
 def test_a_holder_without_a_token_is_told_that_it_is_this_very_play(file: LeaseFile, ann: FakeHost) -> None:
     held_by_ann(file, ann)
     assert "this very play: give it the token" in refusal(file, ann)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"), [(True, "its ssh connection, which this run shares"), (False, "its ssh connection")]
+)
+def test_an_ssh_connection_left_open_is_told_as_such(
+    file: LeaseFile, ann: FakeHost, bob: FakeHost, own: bool, said: str
+) -> None:
+    session = Anchor(4300, 1500, "sshd")
+    ann.play = session
+    ann.alive = bob.alive = {session, BOB_PLAY}
+    held_by_ann(file, ann)
+    fix = f"wait (wait_s), or if that play is known to be gone, remove {file.path} or end pid 4300"
+    assert refusal(file, ann if own else bob).endswith(f"(pid 4300, {said}); {fix}")
+    bob.alive = {BOB_PLAY}
+    assert take(file, Request("bob@desk"), bob).took_over.endswith("its ssh connection (pid 4300) is gone")
 
 
 def test_a_lost_lease_is_not_renewed(file: LeaseFile, ann: FakeHost, bob: FakeHost) -> None:
@@ -268,7 +284,7 @@ def test_the_end_of_the_play_frees_the_seat(file: LeaseFile, ann: FakeHost, bob:
     held_by_ann(file, ann)
     bob.alive = {BOB_PLAY}
     outcome = take(file, Request("bob@desk"), bob)
-    assert outcome.took_over == "took over the lease of ann@desk: its play (ansible-playbook, pid 4242) is gone"
+    assert outcome.took_over == "took over the lease of ann@desk: its play (pid 4242) is gone"
     assert outcome.warning == outcome.took_over
 
 
@@ -279,7 +295,7 @@ def test_expiry_frees_the_seat_and_tells_that_the_play_still_runs(
     bob.pass_time(9.9)
     assert "held by ann@desk" in refusal(file, bob)
     bob.pass_time(5)
-    assert "expired 5 s ago, although its play (pid 4242) still runs" in take(file, Request("bob"), bob).took_over
+    assert "expired 5 s ago, although its play (pid 4242) is still there" in take(file, Request("bob"), bob).took_over
 
 
 @pytest.mark.parametrize("step_s", [-7200.0, 7200.0])

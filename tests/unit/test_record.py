@@ -55,12 +55,19 @@ def test_a_record_says_what_why_by_whom_from_which_commit_and_how_long() -> None
         "dirty": True,
         "started": "2026-11-30T20:09:00.000Z",
         "finished": "2026-11-30T20:09:44.500Z",
+        "outcome": "ok",
+        "error": None,
         "durations_s": {"engine": 24.123, "voices": {"lv-homer": {"load_s": 0.24}}},
         "actions": [RESTART, LOAD],
         "reasons": [{"flag": "max-lora-rank", "before": 8, "after": 16}, "the engine was not running"],
         "before": {"flags": {"max-lora-rank": 8, "api-key": "sha256:0123456789ab"}},
         "after": {"flags": {"max-lora-rank": 16, "api-key": "sha256:0123456789ab"}},
     }
+
+
+def test_a_record_of_a_run_that_failed_half_way_says_so() -> None:
+    record = build_record(a_run(error="1 voices failed: lv-homer: rank 32"), FINISHED)
+    assert (record["outcome"], record["error"]) == ("failed", "1 voices failed: lv-homer: rank 32")
 
 
 @pytest.mark.parametrize(

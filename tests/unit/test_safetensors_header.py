@@ -150,6 +150,11 @@ def test_a_shape_that_is_not_its_bytes_is_refused(shape: Any) -> None:
     assert "does not take the 16 bytes" in refusal(one(shape=shape))
 
 
+def test_a_shape_that_64_bits_cannot_count_is_refused_even_when_it_is_empty() -> None:
+    entry = {"dtype": "U8", "shape": [2**63, 4, 0], "data_offsets": [0, 0]}
+    assert "does not take the 0 bytes" in refusal(raw_file(json.dumps({"a": entry}).encode()))
+
+
 @pytest.mark.parametrize("dtype", ["F31", "f32", "", None, 4, ["F32"], {}])
 def test_unknown_dtypes_are_refused(dtype: Any) -> None:
     assert "none of F4" in refusal(one(dtype=dtype))

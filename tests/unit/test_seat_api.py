@@ -27,8 +27,8 @@ AUSTEN = {"id": "lv-austen", "root": "/store/lv-austen@0a", "parent": "voices-ba
 # Recorded: vLLM 0.32.0 (nested) and the flat form of older versions.
 NESTED_LOADED = {
     "error": {
-        "message": "The lora adapter 'lv-austen' has already been loaded. If you want to load the adapter in place, set "
-        "'load_inplace' to True.",
+        "message": "The lora adapter 'lv-austen' has already been loaded. If you want to load the adapter in place, "
+        "set 'load_inplace' to True.",
         "type": "InvalidUserInput",
         "param": None,
         "code": 400,
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    do_GET = do_POST = do_DELETE = _serve  # noqa: N815 - names of the base class
+    do_GET = do_POST = do_DELETE = _serve
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -214,7 +214,7 @@ def test_redirects_are_not_followed(server: Replay) -> None:
     elsewhere = f"{server.url}/elsewhere"
     server.answer("GET", "/v1/models", (307, "", {"Location": elsewhere}))
     server.answer("POST", "/v1/load_lora_adapter", (307, "", {"Location": elsewhere}))
-    with pytest.raises(SeatError, match="redirected to .*/elsewhere; not followed"):
+    with pytest.raises(SeatError, match=r"redirected to .*/elsewhere; not followed"):
         api(server).models()
     with pytest.raises(SeatError, match="not followed"):
         api(server).load("lv-austen", "/store/a")

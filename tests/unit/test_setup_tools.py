@@ -155,6 +155,38 @@ def test_too_little_space_is_refused_before_anything_is_removed(made: venvs.Envi
     assert made.stamp.exists()
 
 
+def test_what_a_link_points_to_is_never_emptied(made: venvs.Environment, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    made.directory.rename(elsewhere)
+    made.directory.symlink_to(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    with pytest.raises(venvs.SetupError, match=r"controller is a link to .*/elsewhere, which the set-up would empty"):
+        venvs.make(made, "new", Search(venvs.ROOT), -1)
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_clean_removes_var_with_read_only_entries_but_nothing_behind_a_link(tmp_path: Path, linked: bool) -> None:
+    script = tmp_path / "clone/tools/clean.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text((REPOSITORY / "tools/clean.sh").read_text())
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "theirs").touch()
+    var = tmp_path / "clone/var"
+    if linked:
+        var.symlink_to(elsewhere)
+    else:
+        (var / "store/lv-x@0/sub").mkdir(parents=True)
+        (var / "store/lv-x@0/sub/weights").touch()
+        (var / "store/lv-x@0/sub").chmod(0o555)
+        (var / "linked").symlink_to(elsewhere)
+    run = subprocess.run(["/bin/sh", str(script)], capture_output=True, text=True, check=False)
+    assert (run.returncode == 0, var.exists()) == ((False, True) if linked else (True, False)), run.stderr
+    assert (elsewhere / "theirs").exists()
+    assert ("is a link to" in run.stderr) is linked
+
+
 @pytest.mark.parametrize("path", ["/home/ann/my voices", "/srv/100%", "/srv/a:b", "/srv/{{ x }}", "/srv/it's"])
 def test_a_path_that_breaks_things_later_is_refused_at_once(path: str) -> None:
     with pytest.raises(venvs.SetupError, match="move it elsewhere"):
@@ -168,7 +200,7 @@ def test_usual_paths_are_taken() -> None:
 def test_the_lock_is_held_until_an_orphan_of_the_installation_has_ended(
     made: venvs.Environment, tmp_path: Path
 ) -> None:
-    orphan = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid)"
+    orphan = "import subprocess as s; print(s.Popen(['sleep', '60'], stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
     with venvs.alone() as handle, installer.child([sys.executable, "-c", orphan], tmp_path, handle) as process:
         pid = int((process.stdout or sys.stdin).read())
     with open(venvs.VAR / ".setup.lock") as stream:
@@ -231,7 +263,8 @@ def test_progress_is_read_off_pips_output() -> None:
     ],
 )
 def test_a_failure_shows_pips_words_its_log_and_the_fix(line: str, advice: str) -> None:
-    text = installer.failure_message(["Collecting x", line], Path("/c/var/log/pip-x.log"), Path("/c"), 1)
+    text = installer.failure_message("x", ["Collecting x", line], Path("/c/var/log/pip-x.log"), Path("/c"), 1)
+    assert text.startswith("x: pip failed (exit status 1)\n")
     assert line in text
     assert "/c/var/log/pip-x.log" in text
     assert advice in text

@@ -786,6 +786,10 @@ def test_a_shared_source_is_hashed_once(ground: Ground, monkeypatch: pytest.Monk
     hashed.clear()
     ground.run({"lv-x": source, "lv-y": ground.root / "link"})
     assert len(hashed) == 3  # the source, and each entry
+    other = ground.source("b", name="s2")
+    hashed.clear()
+    ground.run({"lv-x": source, "lv-z": other})
+    assert len(hashed) == 4  # both sources, the entry that was there, the copy; nothing again under the lock
 
 
 def damage(entry: Path) -> Path:
@@ -1028,6 +1032,51 @@ def test_the_gap_of_a_mend_is_two_renames_and_nothing_else(ground: Ground, monke
     assert done[first : first + 2] == ["rename", "rename"]
     assert "fsync" in done[:first]
     assert done.count("rename") == 2
+
+
+def test_all_that_is_copied_is_on_the_disk_before_it_gets_its_name(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ground.source()
+    (source / "records").mkdir()
+    (source / "records" / "gate.json").write_text("{}")
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        done.append("/".join(path.relative_to(ground.store).parts[1:]) if path != ground.store else "(store)")
+        fsync(handle)
+
+    def renamed(old: Any, new: Any) -> None:
+        done.append("(rename)")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    ground.run({"lv-x": source})
+    expected = {"", "records", "records/gate.json", "adapter_config.json", "adapter_model.safetensors"}
+    assert set(done[:-2]) == expected
+    assert done[-2:] == ["(rename)", "(store)"]
+
+
+def test_what_another_run_did_in_the_meantime_is_not_done_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, other = ground.source(), ground.source("b", name="s2")
+    ground.run({"lv-x": source, "lv-z": other})
+    damage(ground.entry(name_for("lv-x", source)))
+    enter = StoreClient.exclusive
+
+    def late(client: StoreClient) -> Any:
+        monkeypatch.undo()
+        made = ground.run({"lv-x": source, "lv-y": source}, ["lv-z"])
+        assert [action.do for action in made.actions] == ["mend", "store", "forget"]
+        return enter(client)
+
+    monkeypatch.setattr(StoreClient, "exclusive", late)
+    assert ground.run({"lv-x": source, "lv-y": source}, ["lv-z"]).steps == ()
+    assert ground.run({"lv-x": source, "lv-y": source}, ["lv-z"]).steps == ()
 
 
 def test_what_cannot_be_cleared_is_a_warning_and_stops_nobody(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,9 +272,13 @@ class Wrapper:
                 if other:
                     send(other, signal.SIGKILL if time.monotonic() > deadline else signal.SIGUSR1)
                 time.sleep(POLL_S)
+        self.note_wrapper()
+
+    def note_wrapper(self, watching: int = 0) -> None:
+        """Say who we are, for the next wrapper and for the module, which waits until somebody watches the process."""
         own = identify(os.getpid())
-        os.ftruncate(self.lock, 0)
-        os.pwrite(self.lock, json.dumps(own._asdict() if own else {}).encode(), 0)
+        text = json.dumps({**(own._asdict() if own else {}), "watching": watching}).encode()
+        os.ftruncate(self.lock, os.pwrite(self.lock, text, 0))
 
     def become_reaper(self) -> None:
         """Let the service's orphans become our children: there may be no init that reaps them (a container)."""
@@ -373,7 +377,6 @@ class Wrapper:
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         write_file(f"{self.run}/booted.json", json.dumps(noted, indent=1).encode())
-        self.scan()
 
     @staticmethod
     def output(pid: int) -> str:
@@ -389,6 +392,8 @@ class Wrapper:
         leader = self.leader
         assert leader is not None  # noqa: S101 - resume, adopt and start set it
         handle = open_pidfd(leader.pid)
+        self.scan()
+        self.note_wrapper(watching=leader.pid)
         poller = select.poll()
         poller.register(self.wake, select.POLLIN)
         if handle >= 0:
