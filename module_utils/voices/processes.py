@@ -146,7 +146,7 @@ def working_directory(pid: int) -> str | None:
 
 
 def started_at(process: Process) -> float:
-    """When the process started, in seconds since the epoch; exact to about 0.02 s."""
+    """When the process started, in seconds since the epoch; exact to 0.02 s."""
     up_s = float((PROC / "uptime").read_text().split()[0])
     return time.time() - up_s + process.start_time / os.sysconf("SC_CLK_TCK")
 

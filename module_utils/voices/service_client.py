@@ -11,13 +11,11 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
 import time
 import urllib.parse
-import xmlrpc.client
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,92 +43,14 @@ from .service import (
     shown_argv,
     socket_path,
 )
+from .supervisor_rpc import Supervisor, running_with
 
-RPC_TIMEOUT_S = 5.0
 HTTP_TIMEOUT_S = 5.0
 POLL_S = 0.1
 LATE_ENDS = 2
+START_ERROR_S = 0.02  # start times are in ticks of 0.01 s, and so is the uptime that they are added to
 LOG_TAIL_BYTES = 256 * 1024
 PASSED_ON = ("PATH", "HOME", "LANG", "USER", "TMPDIR")
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=RPC_TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(RPC_TIMEOUT_S)
-        self.sock.connect(self._path)
-
-
-class _UnixTransport(xmlrpc.client.Transport):
-    """XML-RPC over a unix socket.
-
-    supervisor.xmlrpc.SupervisorTransport does the same, but without a time limit (a stopped supervisord would hang the
-    run), and the module's interpreter need not have supervisor installed.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._path = path
-
-    def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return _UnixConnection(self._path)
-
-
-class Supervisor:
-    """One supervisord, by its socket and its configuration file."""
-
-    def __init__(self, socket_file: str, conf: str, name: str) -> None:
-        self.socket_file = socket_file
-        self.conf = conf
-        self.name = name
-
-    def _call(self, method: str, *arguments: Any) -> Any:
-        with xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=_UnixTransport(self.socket_file)) as proxy:
-            return getattr(proxy.supervisor, method)(*arguments)
-
-    def pid(self) -> int:
-        """The pid of the supervisord that answers on the socket, or 0."""
-        try:
-            return int(self._call("getPID"))
-        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
-            return 0
-
-    def program_state(self) -> str:
-        """supervisord's word for our program (``RUNNING``, ``FATAL``, ...); empty: no answer, or unknown to it."""
-        try:
-            return str(self._call("getProcessInfo", self.name)["statename"])
-        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
-            return ""
-
-    def shut_down(self) -> bool:
-        """Ask it to stop its program and itself; False when it does not answer."""
-        try:
-            self._call("shutdown")
-        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
-            return False
-        return True
-
-    def find(self, table: Mapping[int, Process]) -> list[Identity]:
-        """The supervisord processes that run with our configuration file (normally one), also without their socket."""
-        return [one for one in _running_with(table, ["-c", self.conf]) if _runs(one.pid, "supervisord")]
-
-
-def _running_with(table: Mapping[int, Process], ending: list[str]) -> list[Identity]:
-    """Our user's living processes whose command line ends so."""
-    boot, uid = processes.boot_id(), os.geteuid()  # a wrapper or supervisord of another user is not ours to stop
-    return [
-        Identity(pid, process.start_time, boot)
-        for pid, process in table.items()
-        if not process.gone and process.uid == uid and (processes.command_line(pid) or [])[-len(ending) :] == ending
-    ]
-
-
-def _runs(pid: int, program: str) -> bool:
-    return any(part.rpartition("/")[2] == program for part in processes.command_line(pid) or [])
 
 
 class ServiceClient:
@@ -172,9 +92,9 @@ class ServiceClient:
         if self.spec.state != "started" and not directory.exists():
             yield
             return
-        self._private_directory(directory)
         deadline = time.monotonic() + wait_s
         while True:
+            self._private_directory(directory)
             handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if self._try_lock(handle, directory / ".lock"):
@@ -188,7 +108,6 @@ class ServiceClient:
                     "wait for it to end, or end it"
                 )
             time.sleep(POLL_S)
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @staticmethod
     def _try_lock(handle: int, path: Path) -> bool:
@@ -320,7 +239,7 @@ class ServiceClient:
 
     def _wrappers(self) -> list[Identity]:
         """The service's wrappers: one, or two for a moment while one takes over from another."""
-        return _running_with(self.table, ["-I", self.spec.path("service_run.py"), self.spec.directory])
+        return running_with(self.table, ["-I", self.spec.path("service_run.py"), self.spec.directory])
 
     # ------------------------------------------------------------------------------------ who holds the port
 
@@ -388,9 +307,9 @@ class ServiceClient:
             why = f"cannot be read ({error.strerror})"
             return None, f"its --config file {config_file} {why}, so what it runs with cannot be known"
         newer_s = max(status.st_mtime, status.st_ctime) - started
-        if newer_s > 0.05:
+        if newer_s > START_ERROR_S:
             return None, (
-                f"its --config file {config_file} was changed {newer_s:.1f} s after the process started, "
+                f"its --config file {config_file} was changed {newer_s:.2f} s after the process started, "
                 "so what it runs with cannot be known"
             )
         return config, "" if config is not None else f"its --config file {config_file} is not a YAML mapping"

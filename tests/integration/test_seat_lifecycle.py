@@ -24,6 +24,7 @@ from tests.support.local_seat import ENGINE_PYTHON, LocalSeat
 from tests.support.play import Play
 from tests.support.tiny_carrier import write_adapter
 
+FIRST_PLAN: list[dict[str, Any]] = []  # what check says before anything exists, for the run after it
 LONG_PROMPT = "Tell me, O Muse, of that ingenious hero who travelled far and wide. " * 24
 
 
@@ -60,19 +61,18 @@ def assert_unchanged(seat: LocalSeat) -> None:
     assert seat.state() == before
 
 
-def test_check_before_anything_exists(seat: LocalSeat, request: pytest.FixtureRequest) -> None:
+def test_check_before_anything_exists(seat: LocalSeat) -> None:
     checked = seat.run(check=True)
     assert checked.rc == 0, checked.output
     assert not seat.made.exists()
     assert ("start", "t1") in done(checked)
-    request.config.cache  # noqa: B018 - the next test compares through the module's seat object
-    seat.first_plan = checked.actions  # type: ignore[attr-defined]
+    FIRST_PLAN.extend(checked.actions)
 
 
 def test_the_first_run_does_what_check_said(seat: LocalSeat) -> None:
     first = seat.run()
     assert first.rc == 0, first.output
-    assert first.actions == seat.first_plan  # type: ignore[attr-defined]
+    assert first.actions == FIRST_PLAN
     answers = {model: seat.ask(model) for model in ("voices-base", "lv-austen", "lv-bronte", "lv-homer")}
     assert len(set(answers.values())) == 4
     assert set(seat.persisted()) == set(seat.live()) == {"lv-austen", "lv-bronte", "lv-homer"}
@@ -128,7 +128,8 @@ def test_a_killed_engine_comes_back_with_its_voices_and_without_orphans(seat: Lo
     observe.wait_until(lambda: "lv-poe" in seat.live(), 120, "the engine is back with lv-poe")
     assert seat.ask("lv-poe") == answer
     assert len(observe.processes(seat.directory)) == len(before)
-    assert_unchanged(seat)
+    if role == "core":
+        assert_unchanged(seat)
 
 
 def test_changed_weights_are_served_from_a_new_path_and_not_from_a_stale_cache(seat: LocalSeat) -> None:
@@ -180,45 +181,37 @@ def test_a_trial_of_a_voice_of_the_inventory_is_refused(seat: LocalSeat) -> None
     assert seat.state() == before
 
 
-@pytest.mark.parametrize(
-    ("voice", "spoil", "words"),
-    [
-        ("lv-Bad", None, "naming rule"),
-        ("voices-base", None, "named like the base"),
-        ("lv-bad", "missing", "lv-bad"),
-        ("lv-bad", "config", "adapter_config.json"),
-        ("lv-bad", "truncated", "bytes"),
-    ],
-)
-def test_a_bad_voice_changes_nothing(seat: LocalSeat, voice: str, spoil: str | None, words: str) -> None:
-    source = seat.sources / "bad"
-    shutil.rmtree(source, ignore_errors=True)
-    if spoil != "missing":
-        write_adapter(source, "lv-bad")
-    if spoil == "config":
-        (source / "adapter_config.json").unlink()
-    if spoil == "truncated":
-        os.truncate(source / "adapter_model.safetensors", 5000)
-    before = seat.state()
-    seat.add_voice(voice, source="bad")
-    seat.add_voice("lv-good")
-    try:
-        for check in (True, False):
-            run = seat.run(check=check)
-            assert run.rc != 0
-            assert words in run.output
-            assert seat.state() == before
-    finally:
-        del seat.voices[voice], seat.voices["lv-good"]
-
-
-def test_an_unknown_option_changes_nothing(seat: LocalSeat) -> None:
-    before = seat.state()
-    seat.options = {"prot": 1}
+def test_bad_names_and_options_are_all_named_and_change_nothing(seat: LocalSeat) -> None:
+    before, good = seat.state(), dict(seat.voices)
+    seat.add_voice("lv-Bad", source="x")
+    seat.add_voice("voices-base", source="x")
+    seat.options = {"bind": "elsewhere"}
     run = seat.run()
-    seat.options = {}
     assert run.rc != 0
-    assert "unknown option 'prot'" in run.output
+    for words in ("'lv-Bad' is outside the naming rule", "named like the base", "bind 'elsewhere'"):
+        assert words in run.output
+    seat.options = {"prot": 1}
+    assert "unknown option 'prot'" in seat.run().output
+    seat.options, seat.voices = {}, good
+    assert seat.state() == before
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_bad_sources_are_all_named_and_change_nothing(seat: LocalSeat, check: bool) -> None:
+    good = dict(seat.voices)
+    for voice in ("lv-config", "lv-short"):
+        shutil.rmtree(seat.sources / f"{voice}-v1", ignore_errors=True)
+        seat.add_voice(voice)
+    (seat.sources / "lv-config-v1/adapter_config.json").unlink()
+    os.truncate(seat.sources / "lv-short-v1/adapter_model.safetensors", 5000)
+    seat.add_voice("lv-lost", source="lost")
+    seat.add_voice("lv-good")
+    before = seat.state()
+    run = seat.run(check=check)
+    seat.voices = good
+    assert run.rc != 0
+    for words in ("lv-config", "adapter_config.json", "lv-short", "5000", "lv-lost"):
+        assert words in run.output
     assert seat.state() == before
 
 
@@ -265,7 +258,6 @@ def test_a_changed_flag_restarts_and_says_so_first(seat: LocalSeat) -> None:
     assert ("restart", "t1") in done(applied)
     assert seat.engine_pids()["server"] != server
     assert set(seat.live()) == {"lv-austen", "lv-bronte", "lv-homer"}
-    assert_unchanged(seat)
 
 
 def test_an_engine_that_cannot_start_is_given_up_with_its_own_words(seat: LocalSeat) -> None:

@@ -259,7 +259,8 @@ def test_the_process_gets_its_own_environment_and_private_files(
 ) -> None:
     monkeypatch.setenv("ANSIBLE_LEAK", "1")
     monkeypatch.setenv("HOME", str(service.root))
-    service.both()
+    pid = service.both()["pid"]
+    assert os.getsid(pid) == os.getpgid(pid) == pid
     found = get(service.port)["environment"]
     assert found.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python itself sets it for its children's sake
     allowed = {"PATH", "HOME", "LANG", "USER", "TMPDIR"}
@@ -437,7 +438,7 @@ def test_a_configuration_changed_after_the_start_cannot_be_known(service: Servic
     service.configure()
     refused = service.run()
     assert re.search(
-        r"engine.yaml was changed \d+\.\d s after the process started, so what it runs with cannot be known",
+        r"engine.yaml was changed \d+\.\d\d s after the process started, so what it runs with cannot be known",
         refused["msg"],
     )
     assert by_hand.poll() is None

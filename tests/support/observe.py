@@ -15,7 +15,7 @@ from typing import Any
 
 
 def tree(root: Path, *, without: tuple[str, ...] = ("log", "cache")) -> dict[str, tuple[Any, ...]]:
-    """Every file below ``root``: inode, mode, size, hash. Logs and caches, which a served request fills, are left out."""
+    """Every file below ``root``: inode, mode, size, hash; without logs and caches, which a served request fills."""
     found: dict[str, tuple[Any, ...]] = {}
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if name not in without]

@@ -1,0 +1,91 @@
+"""The parts of the client that need no supervisord: the lock, the health question, reading what is not there."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.module_utils.voices.plan import VoicesError
+from ansible.module_utils.voices.service import Actual, Spec
+from ansible.module_utils.voices.service_client import ServiceClient, _ask
+
+
+def client_of(directory: Path, state: str = "started") -> ServiceClient:
+    return ServiceClient(Spec(name="tiny", directory=str(directory), state=state), yaml.safe_load, wrapper="")
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A server that answers each path with the status it names."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(int(self.path.strip("/?")))
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as served:
+        threading.Thread(target=served.serve_forever).start()
+        yield f"http://127.0.0.1:{served.server_address[1]}"
+        served.shutdown()
+
+
+def test_only_200_is_health_and_proxies_are_ignored(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert _ask(f"{server}/200") == ""
+    assert _ask(f"{server}/503") == f"{server}/503 answers 503"
+    assert _ask(f"{server}/302") == f"{server}/302 answers 302"
+    assert "does not answer" in _ask("http://127.0.0.1:1/health")
+
+
+def test_reading_and_locking_what_does_not_exist_makes_nothing(tmp_path: Path) -> None:
+    client = client_of(tmp_path / "service", "stopped")
+    with client.lock(0):
+        assert client.read() == Actual(files={"supervisord.conf": None, "service_run.py": None})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_excludes_and_says_so(tmp_path: Path) -> None:
+    client = client_of(tmp_path / "service")
+    refused = pytest.raises(VoicesError, match=r"another run has held .*/service/\.lock for 0\.1 s")
+    with client.lock(0), refused, client.lock(0.1):
+        pass
+    with client.lock(0):
+        pass
+
+
+def test_a_lock_in_a_removed_directory_guards_nothing(tmp_path: Path) -> None:
+    client, entered, leave = client_of(tmp_path / "service"), threading.Event(), threading.Event()
+
+    def wait_and_hold() -> None:
+        with client.lock(10):
+            entered.set()
+            leave.wait(10)
+
+    with client.lock(0):
+        waiting = threading.Thread(target=wait_and_hold)
+        waiting.start()
+        assert not entered.wait(0.3)  # it has the old lock file open
+        shutil.rmtree(client.spec.directory)
+    assert entered.wait(5)
+    try:
+        with pytest.raises(VoicesError, match="another run"), client.lock(0.1):
+            pass
+    finally:
+        leave.set()
+        waiting.join()
+
+
+def test_a_missing_wrapper_is_named(tmp_path: Path) -> None:
+    client = ServiceClient(
+        Spec(name="tiny", directory=str(tmp_path)), yaml.safe_load, wrapper_source="/nonexistent/run.py"
+    )
+    with pytest.raises(VoicesError, match=r"wrapper_source /nonexistent/run\.py does not exist on this host"):
+        client.desired_files()
