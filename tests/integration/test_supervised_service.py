@@ -208,7 +208,7 @@ def test_a_service_lives_and_dies(service: Service) -> None:
     service.configure(rank=16)
     restarted = service.both()
     assert restarted["actions"] == [{"do": "restart", "what": "tiny", "why": "rank", "before": None, "after": 16}]
-    assert restarted["reasons"] == ["rank not set -> 16"]
+    assert restarted["reasons"] == ["restart " + restarted["actions"][0]["what"] + ": rank (none) -> 16"]
     assert restarted["will_start"] is True
     assert restarted["pid"] == get(service.port)["pid"] != started["pid"]
 
