@@ -250,9 +250,11 @@ def test_an_absent_voice_leaves_the_store_too(seat: LocalSeat) -> None:
 
 def test_a_changed_flag_restarts_and_says_so_first(seat: LocalSeat) -> None:
     server = seat.engine_pids()["server"]
+    seat.run(playbook="playbooks/voice_try.yml", voice="lv-fresh", source=str(seat.sources / "lv-homer-v1"))
     seat.options = {"max_lora_rank": 16}
     checked = seat.run(check=True)
     assert "restart t1: max-lora-rank 8 -> 16" in checked.output
+    assert "trial lv-fresh" in checked.output
     assert seat.engine_pids()["server"] == server
     applied = plan_then_apply(seat)
     assert ("restart", "t1") in done(applied)

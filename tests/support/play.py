@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+LOOKS_ONLY = ("voices_seat : See which trials the restart loses",)
 PLANNING_MODULES = ("adapter_store", "engine_file", "supervised_service", "vllm_lora_adapters")
 
 
@@ -37,7 +38,7 @@ class Play:
         found: list[dict[str, Any]] = []
         previous = None
         for task in self.tasks:
-            if task["module"] not in PLANNING_MODULES or not task["actions"]:
+            if task["module"] not in PLANNING_MODULES or not task["actions"] or task["task"] in LOOKS_ONLY:
                 continue
             if task["module"] == "supervised_service" and previous == task["actions"]:
                 continue
