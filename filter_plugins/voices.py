@@ -24,14 +24,14 @@ def voices_seat_errors(seats: Any, runtime: str, generate_api_key: bool = False)
 
 
 def voices_seat_describe(
-    seats: Any, name: str, runtime: str, root: str, adapters_dir: str, engine_python: str
+    seats: Any, name: str, runtime: str, root: str, adapters_dir: str, engine_python: str, **container: Any
 ) -> dict[str, Any]:
     """What the tasks need of seat ``name`` (see ``seat.describe``). The key is not in it."""
     normal, _errors = normalise(seats, runtime=runtime, generate_api_key=True)
     if name not in normal:
         known = ", ".join(sorted(map(str, seats))) if isinstance(seats, Mapping) else "none"
         raise AnsibleFilterError(f"no valid seat {name!r} on this host; its seats are: {known or 'none'}")
-    return describe(name, normal[name], root=root, adapters_dir=adapters_dir, engine_python=engine_python)
+    return describe(name, normal[name], root=root, adapters_dir=adapters_dir, engine_python=engine_python, **container)
 
 
 def voices_trial_errors(seats: Any, voice: str, source: str, state: str, seat: str, runtime: str) -> list[str]:

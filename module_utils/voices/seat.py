@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .names import BASE_MODEL
@@ -32,7 +32,8 @@ def engine_flags(seat: Mapping[str, Any]) -> dict[str, Any]:
     flags = {
         "model": seat["carrier"],
         "served-model-name": BASE_MODEL,
-        "host": seat["bind"],
+        # A container has its own loopback: the engine listens to all of it, and compose publishes on ``bind`` alone.
+        "host": "0.0.0.0" if seat["runtime"] == "compose" else seat["bind"],  # noqa: S104 - inside a container
         "port": seat["port"],
         "enable-lora": True,
         "max-lora-rank": seat["max_lora_rank"],
@@ -72,6 +73,35 @@ def engine_argv(engine_python: str, paths: Mapping[str, str]) -> list[str]:
     return [engine_python, "-m", "vllm.entrypoints.openai.api_server", "--config", paths["engine_file"]]
 
 
+def compose_service(
+    name: str, seat: Mapping[str, Any], paths: Mapping[str, str], *, python: str, mounts: Sequence[str]
+) -> dict[str, Any]:
+    """What the seat's compose.yaml is made of. ``mounts`` are further host paths that the container reads.
+
+    Every path is the same inside and outside, so that one engine.yaml serves both runtimes. Only the cache is writable.
+    """
+    url = f"http://127.0.0.1:{seat['port']}/health"
+    readable = [paths["engine_dir"], paths["store"], seat["carrier"], *mounts]
+    environment = {**engine_environment(seat, paths), "HOME": paths["cache_dir"]}
+    return {
+        "project": f"voices-{name}",
+        "directory": f"{paths['seat_dir']}/compose",
+        "image": seat["image"],
+        "entrypoint": engine_argv(python, paths)[:3],
+        "command": engine_argv(python, paths)[3:],
+        "user": seat["service_user"],
+        "shm_size": f"{seat['shm_mib']}m",
+        "environment": environment,
+        "mounts": [
+            *({"path": path, "read_only": True} for path in dict.fromkeys(readable)),
+            {"path": paths["cache_dir"], "read_only": False},
+        ],
+        "health_command": [python, "-c", f"import urllib.request as u; u.urlopen({url!r}, timeout=4)"],
+        "gpu": seat["gpu"] or "",
+        "made": [paths["engine_dir"], paths["store"], paths["cache_dir"]],
+    }
+
+
 def base_url(seat: Mapping[str, Any]) -> str:
     """Where the host itself reaches the seat. An address of all interfaces is reached through loopback."""
     bind = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(seat["bind"], seat["bind"])  # noqa: S104 - compared, not bound
@@ -96,9 +126,19 @@ def adapter_sources(seat: Mapping[str, Any], adapters_dir: str) -> dict[str, dic
     return found
 
 
-def describe(name: str, seat: Mapping[str, Any], *, root: str, adapters_dir: str, engine_python: str) -> dict[str, Any]:
+def describe(
+    name: str,
+    seat: Mapping[str, Any],
+    *,
+    root: str,
+    adapters_dir: str,
+    engine_python: str,
+    container_python: str = "python3",
+    container_mounts: Sequence[str] = (),
+) -> dict[str, Any]:
     """All that the role's tasks need of a seat, in one dict."""
     paths = layout(root, name)
+    compose = seat["runtime"] == "compose"
     return {
         "name": name,
         **paths,
@@ -118,4 +158,13 @@ def describe(name: str, seat: Mapping[str, Any], *, root: str, adapters_dir: str
         "gone": voices_by_state(seat, "retired", "absent"),
         "absent": voices_by_state(seat, "absent"),
         "sources": adapter_sources(seat, adapters_dir),
+        "verdicts": {
+            voice: seat["voices"][voice]["verdict"]
+            for voice in voices_by_state(seat, "present")
+            if seat["voices"][voice]["verdict"]
+        },
+        "owner": seat["service_user"] if compose else "",
+        "compose": compose_service(name, seat, paths, python=container_python, mounts=container_mounts)
+        if compose
+        else {},
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,10 +21,15 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 MIB = 1024 * 1024
 
+_IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
+_USER = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
+_SECRET = re.compile(r"KEY|TOKEN|PASSWORD|SECRET")
+
 VOICE_SPEC: dict[str, dict[str, Any]] = {
     "source": {"type": "str"},
     "state": {"type": "str", "default": "present", "choices": ["present", "retired", "absent"]},
     "digest": {"type": "str"},
+    "verdict": {"type": "str"},
 }
 
 SEAT_SPEC: dict[str, dict[str, Any]] = {
@@ -44,6 +50,8 @@ SEAT_SPEC: dict[str, dict[str, Any]] = {
     "environment": {"type": "dict", "default": {}},
     "image": {"type": "str"},
     "gpu": {"type": "str"},
+    "shm_mib": {"type": "int", "default": 1024},
+    "service_user": {"type": "str", "default": "10027:10027"},
     "voices": {"type": "dict", "default": {}},
 }
 
@@ -141,8 +149,8 @@ def _seat(name: str, given: Any, runtime: str, generate: bool) -> tuple[dict[str
     errors += _engine_flags(where, seat["engine_flags"])
     errors += _environment(where, seat["environment"])
     errors += _bind(where, seat, generate)
-    if seat["runtime"] == "compose" and not seat["image"]:
-        errors.append(f"{where}: runtime compose needs image: an engine image with an exact tag or a digest")
+    if seat["runtime"] == "compose":
+        errors += _compose(where, seat)
     return seat, errors
 
 
@@ -160,6 +168,8 @@ def _voice(where: str, name: Any, given: Any) -> tuple[dict[str, Any], list[str]
         errors.append(f"{where} is present and has no source; set source: to the adapter's directory")
     if source and not source.startswith("/") and ".." in source.split("/"):
         errors.append(f"{where}: source {source!r} leaves the adapter directory; give a name below it or a whole path")
+    if voice["verdict"] and len(voice["verdict"].splitlines()) > 1:
+        errors.append(f"{where}: verdict has several lines; give it in one")
     if digest and not (12 <= len(digest) <= 64 and set(digest) <= set("0123456789abcdef")):
         errors.append(f"{where}: digest {digest!r} is no sha256; give its first 12 to 64 hexadecimal digits")
     return voice, errors
@@ -187,7 +197,7 @@ def _numbers(where: str, seat: Mapping[str, Any]) -> list[str]:
     errors = []
     if not 1 <= seat["port"] <= 65535:
         errors.append(f"{where}: port {seat['port']} is outside 1 to 65535")
-    for key in ("max_model_len", "kv_cache_mib", "max_loras", "max_cpu_loras"):
+    for key in ("max_model_len", "kv_cache_mib", "max_loras", "max_cpu_loras", "shm_mib"):
         if seat[key] is not None and seat[key] < 1:
             errors.append(f"{where}: {key} {seat[key]} is below 1")
     share = seat["gpu_memory_utilization"]
@@ -216,6 +226,31 @@ def _environment(where: str, environment: Mapping[Any, Any]) -> list[str]:
     for key in environment:
         if not str(key).replace("_", "").isalnum() or str(key)[:1].isdigit():
             errors.append(f"{where}: environment {key!r} is no name of a variable")
+    return errors
+
+
+def _compose(where: str, seat: Mapping[str, Any]) -> list[str]:
+    """What only a container needs: a pinned image, a numeric user, and no secret that ``docker inspect`` would show."""
+    errors = []
+    image = seat["image"] or ""
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if not _IMAGE.fullmatch(image) or not ("@sha256:" in image or tag) or tag == "latest":
+        errors.append(
+            f"{where}: image {image!r} is not pinned; runtime compose needs one with a digest (name@sha256:...) or an "
+            "exact tag that is not latest"
+        )
+    if not _USER.fullmatch(seat["service_user"]):
+        errors.append(f"{where}: service_user {seat['service_user']!r} is not uid:gid in numbers, such as 10027:10027")
+    elif seat["service_user"].split(":")[0] == "0":
+        errors.append(
+            f"{where}: service_user {seat['service_user']} is root; an engine needs no rights, name another uid"
+        )
+    errors += [
+        f"{where}: environment {key} looks like a secret, and docker inspect shows a container's environment; give the "
+        "engine a file instead"
+        for key in seat["environment"]
+        if _SECRET.search(str(key).upper())
+    ]
     return errors
 
 

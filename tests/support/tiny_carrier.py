@@ -48,6 +48,12 @@ def _normal(generator: numpy.random.Generator, shape: tuple[int, ...], scale: fl
     return (generator.standard_normal(shape) * scale).astype(numpy.float32)
 
 
+def _save(tensors: dict[str, numpy.ndarray], path: Path) -> None:
+    """safetensors makes the file its owner's alone; an engine under another user reads it too."""
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+
+
 def _write_json(path: Path, data: object) -> None:
     path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
 
@@ -132,7 +138,7 @@ def write_carrier(directory: Path) -> None:
         ):
             tensors[f"{prefix}.{norm}.weight"] = numpy.ones(size, dtype=numpy.float32)
     tensors["model.norm.weight"] = numpy.ones(HIDDEN, dtype=numpy.float32)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    _save(tensors, directory / "model.safetensors")
 
 
 def write_adapter(directory: Path, name: str, *, rank: int = 8, scale: float = 0.05, seed: str = "") -> None:
@@ -149,7 +155,7 @@ def write_adapter(directory: Path, name: str, *, rank: int = 8, scale: float = 0
             prefix = f"base_model.model.model.layers.{layer}.{linear}"
             tensors[f"{prefix}.lora_A.weight"] = _normal(generator, (rank, inp), scale)
             tensors[f"{prefix}.lora_B.weight"] = _normal(generator, (out, rank), scale)
-    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    _save(tensors, directory / "adapter_model.safetensors")
     _write_json(
         directory / "adapter_config.json",
         {

@@ -83,3 +83,22 @@ def test_the_environment_allows_hot_loading_and_finds_the_guard() -> None:
 )
 def test_where_the_host_reaches_its_seat(bind: str, url: str) -> None:
     assert base_url({"bind": bind, "port": 8027}) == url
+
+
+def test_a_container_sees_the_same_paths_and_publishes_on_the_seats_address_alone() -> None:
+    seat = described(runtime="compose", image="vllm:v1", gpu="0")
+    assert seat["flags"]["host"] == "0.0.0.0"  # noqa: S104 - inside the container
+    assert seat["bind"] == "127.0.0.1"
+    compose = seat["compose"]
+    assert compose["project"] == "voices-tiny"
+    assert [mount["path"] for mount in compose["mounts"] if not mount["read_only"]] == [seat["cache_dir"]]
+    assert {seat["engine_dir"], seat["store"], "/carriers/tiny"} <= {mount["path"] for mount in compose["mounts"]}
+    assert compose["entrypoint"] + compose["command"] == [
+        "python3", "-m", "vllm.entrypoints.openai.api_server", "--config", seat["engine_file"],
+    ]  # fmt: skip
+    assert seat["owner"] == "10027:10027"
+
+
+def test_both_runtimes_start_with_the_same_engine_flags_but_for_the_address() -> None:
+    supervisor, compose = described(), described(runtime="compose", image="vllm:v1")
+    assert {**supervisor["flags"], "host": ""} == {**compose["flags"], "host": ""}

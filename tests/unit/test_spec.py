@@ -30,7 +30,12 @@ def test_a_valid_seat_gets_types_and_defaults() -> None:
     seat = normal["tiny"]
     assert (seat["port"], seat["max_lora_rank"], seat["bind"]) == (8027, 32, "127.0.0.1")
     assert (seat["state"], seat["runtime"], seat["max_loras"]) == ("present", "supervisor", None)
-    assert seat["voices"]["lv-austen"] == {"source": "lv-austen-v1", "state": "present", "digest": None}
+    assert seat["voices"]["lv-austen"] == {
+        "source": "lv-austen-v1",
+        "state": "present",
+        "digest": None,
+        "verdict": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,14 @@ def test_a_valid_seat_gets_types_and_defaults() -> None:
         ({"gpu_memory_utilization": 1.5}, ["gpu_memory_utilization 1.5"]),
         ({"state": "running"}, ["state", "running"]),
         ({"runtime": "podman"}, ["runtime", "podman"]),
-        ({"runtime": "compose"}, ["image"]),
+        ({"runtime": "compose"}, ["image ''", "not pinned"]),
+        ({"runtime": "compose", "image": "vllm/vllm-openai"}, ["'vllm/vllm-openai'", "not pinned"]),
+        ({"runtime": "compose", "image": "host:5000/vllm"}, ["not pinned"]),
+        ({"runtime": "compose", "image": "vllm:latest"}, ["'vllm:latest'", "not latest"]),
+        ({"runtime": "compose", "image": "vllm:v1", "service_user": "0:0"}, ["service_user 0:0 is root"]),
+        ({"runtime": "compose", "image": "vllm:v1", "service_user": "voices"}, ["'voices'", "uid:gid"]),
+        ({"runtime": "compose", "image": "vllm:v1", "environment": {"HF_TOKEN": "x"}}, ["HF_TOKEN", "docker inspect"]),
+        ({"voices": {"lv-a": {"source": "x", "verdict": "a\nb"}}}, ["verdict has several lines"]),
         ({"bind": "localhost"}, ["bind 'localhost'"]),
         ({"bind": "0.0.0.0"}, ["bind 0.0.0.0", "api_key"]),  # noqa: S104 - the refusal under test
         ({"bind": "::"}, ["bind ::", "api_key"]),
@@ -177,3 +189,10 @@ def test_a_trial_on_a_host_of_several_seats_names_its_seat() -> None:
     given = {"voice": "lv-x", "source": "/d", "state": "present", "runtime": "supervisor"}
     assert "voices_seat_only=SEAT" in trial_errors(several, seat="", **given)[0]
     assert trial_errors(several, seat="b", **given) == []
+
+
+@pytest.mark.parametrize(
+    "image", ["vllm/vllm-openai:v0.26.0", "host:5000/vllm:v1", "vllm@sha256:" + "a" * 64, "vllm:v1@sha256:" + "a" * 64]
+)
+def test_a_pinned_image_is_taken(image: str) -> None:
+    assert errors(seats(runtime="compose", image=image)) == []
