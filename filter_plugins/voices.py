@@ -14,7 +14,8 @@ _MODULE_UTILS = str(Path(__file__).resolve().parent.parent / "module_utils")
 if _MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_MODULE_UTILS)
 
-from ansible.module_utils.voices.seat import describe  # noqa: E402 - after the path above
+from ansible.module_utils.voices.flags import flags_sha256  # noqa: E402 - after the path above
+from ansible.module_utils.voices.seat import describe  # noqa: E402
 from ansible.module_utils.voices.spec import normalise, trial_errors  # noqa: E402
 
 
@@ -48,4 +49,5 @@ class FilterModule:
             "voices_seat_errors": voices_seat_errors,
             "voices_seat_describe": voices_seat_describe,
             "voices_trial_errors": voices_trial_errors,
+            "voices_flags_sha256": flags_sha256,
         }

@@ -67,6 +67,10 @@ options:
     description: Text of the ASGI module with the class SeatGuard, which closes the paths that a seat does not need.
     type: str
     required: true
+  owner:
+    description: Who C(engine.yaml) belongs to, C(uid:gid), when the engine runs as another user. Needs root.
+    type: str
+    default: ""
 attributes:
   check_mode:
     description: Reports the same actions and writes nothing.
@@ -124,6 +128,10 @@ previous:
   description: Path of the last healthy engine file, empty when there is none.
   type: str
   returned: success
+kept_previous:
+  description: Whether this task put the present file there, because it was healthy and its flags change.
+  type: bool
+  returned: success
 path:
   description: The engine file.
   type: str
@@ -161,6 +169,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "api_key_file": {"type": "path", "required": True, "no_log": False},
     "generate_api_key": {"type": "bool", "default": False, "no_log": False},
     "guard": {"type": "str", "required": True},
+    "owner": {"type": "str", "default": ""},
 }
 
 
@@ -175,6 +184,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         max_cpu_loras=params["max_cpu_loras"],
         api_key=params["api_key"] or None,
         generate_api_key=params["generate_api_key"],
+        owner=params["owner"],
     )
     directory = EngineDirectory(params["path"], params["api_key_file"])
     names = {"path": params["path"], "api_key_file": params["api_key_file"]}
@@ -184,7 +194,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     if made.actions and not check_mode:
         with directory.lock():
             made = plan(desired, directory.read(params["stored"]), **names)  # vllm_lora_adapters may have written since
-            flags = directory.apply(made, params["guard"])
+            flags = directory.apply(made, params["guard"], params["owner"])
     return {
         "changed": bool(made.actions),
         "actions": as_dicts(made.actions),
@@ -194,6 +204,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         "voices_before": dict(present.voices),
         "boot_voices": dict(made.voices),
         "reasons": list(made.reasons),
+        "kept_previous": made.keep_previous,
         "previous": str(directory.previous) if made.has_previous else "",
         "path": params["path"],
     }

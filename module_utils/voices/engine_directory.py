@@ -72,8 +72,15 @@ class EngineDirectory:
             auth_header=_read(header) if header else None,
             healthy=self._healthy_digest(),
             previous_guards=self._previous_guards(),
+            owner=self._owner(),
             modes={what: stat.S_IMODE(file.stat().st_mode) for what, file in private.items() if file and file.exists()},
         )
+
+    def _owner(self) -> str:
+        if not self.path.exists():
+            return ""
+        status = self.path.stat()
+        return f"{status.st_uid}:{status.st_gid}"
 
     def _guards(self) -> dict[str, str]:
         if not self.path.parent.is_dir():
@@ -97,12 +104,16 @@ class EngineDirectory:
         except VoicesError:
             return ()  # only looked at to know which guard it needs; a person may have edited it
 
-    def apply(self, plan: core.Plan, guard: str) -> dict[str, Any]:
+    def apply(self, plan: core.Plan, guard: str, owner: str = "") -> dict[str, Any]:
         """Write what ``plan`` asks for and return the flags as written.
 
         What engine.yaml refers to is written before it, so that a kill at any point leaves a file to start from.
         """
         flags = dict(plan.flags)
+        uid_gid = _uid_gid(owner)
+        if uid_gid and not self.path.parent.is_dir():
+            self.path.parent.mkdir(parents=True)
+            self.path.parent.chmod(0o755)  # another user's engine reads the guard here, whatever our umask
         if flags.get("api-key") == core.TO_BE_GENERATED:
             flags["api-key"] = _new_key()
         done = {(action.do, action.what) for action in plan.actions}
@@ -113,7 +124,7 @@ class EngineDirectory:
         if plan.keep_previous:
             write_text(self.previous, _read(self.path) or "")
         if plan.write_file:
-            write_text(self.path, core.render(flags, plan.voices))
+            write_text(self.path, core.render(flags, plan.voices), owner=uid_gid)
         for name in plan.stale_guards:
             self.path.with_name(name).unlink(missing_ok=True)
         return flags
@@ -144,6 +155,11 @@ class EngineDirectory:
             change(wanted)
             if wanted != voices:
                 write_text(self.path, core.render(flags, wanted))
+
+
+def _uid_gid(owner: str) -> tuple[int, int] | None:
+    uid, _, gid = owner.partition(":")
+    return (int(uid), int(gid)) if owner else None
 
 
 def _new_key() -> str:

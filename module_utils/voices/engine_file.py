@@ -44,7 +44,8 @@ _GUARD_FILE = re.compile(r"voices_guard_[0-9a-f]{8}\.py")
 
 @dataclass(frozen=True)
 class Desired:
-    """What the inventory wants. ``guard`` is the text of the guard module, ``api_key`` a given key."""
+    """What the inventory wants. ``guard`` is the text of the guard module, ``api_key`` a given key, ``owner`` the
+    uid:gid that the engine runs as, when it is another than ours."""
 
     flags: Mapping[str, Any]
     guard: str
@@ -54,13 +55,15 @@ class Desired:
     max_cpu_loras: int | None = None
     api_key: str | None = None
     generate_api_key: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True)
 class Present:
     """What lies on disk. ``flags`` without lora-modules, None when there is no file; ``missing`` are the voices whose
     directory holds no adapter; ``guards`` the guard files by name; ``healthy`` the digest of the flags last healthy;
-    ``modes`` the permission bits of the files that must be 0600, by what they are called in actions."""
+    ``modes`` the permission bits of the files that must be 0600, by what they are called in actions; ``owner`` the
+    uid:gid of engine.yaml."""
 
     flags: Mapping[str, Any] | None = None
     voices: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +74,7 @@ class Present:
     healthy: str = ""
     previous_guards: tuple[str, ...] | None = None
     modes: Mapping[str, int] = field(default_factory=dict)
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -324,6 +328,8 @@ def plan(desired: Desired, present: Present, *, path: str, api_key_file: str) ->
         if mode != 0o600 and not any(action.what == what for action in actions)
         if what == "engine.yaml" or "api-key" in flags  # without a key, its files are not ours to write
     ]
+    if desired.owner and present.owner and desired.owner != present.owner:
+        actions.append(Action("write", "engine.yaml", why="owner", before=present.owner, after=desired.owner))
     actions += [Action("remove", "guard", why="nothing refers to it", before=name) for name in stale]
 
     old_text = "" if new_file else render(before, present.voices)

@@ -18,16 +18,21 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def write_text(path: Path, text: str, mode: int = 0o600) -> None:
+def write_text(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Replace ``path`` atomically: readers see the old text or the new, also after a kill or a full disk.
 
-    The temporary file has ``mode`` before the first byte is written, so a secret is never readable by others.
+    The temporary file has ``mode`` before the first byte is written, so a secret is never readable by others. ``owner``
+    (uid, gid) is who the file belongs to afterwards, which takes root; unset, root leaves it to whom it belonged.
     """
+    if owner is None and os.geteuid() == 0 and path.exists():
+        owner = (path.stat().st_uid, path.stat().st_gid)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as stream:
             os.fchmod(stream.fileno(), mode)
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(stream.fileno(), *owner)
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

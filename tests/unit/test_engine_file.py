@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -543,10 +544,10 @@ def test_a_kill_at_any_write_leaves_a_file_to_start_from(
     writes = iter(range(100))
     write_text = engine_directory.write_text
 
-    def killed(path: Path, text: str, mode: int = 0o600) -> None:
+    def killed(path: Path, text: str, mode: int = 0o600, **owner: Any) -> None:
         if next(writes) >= survived:
             raise KeyboardInterrupt
-        write_text(path, text, mode)
+        write_text(path, text, mode, **owner)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine_directory, "write_text", killed)
@@ -564,3 +565,16 @@ def test_a_kill_at_any_write_leaves_a_file_to_start_from(
             assert path == seat.previous or (seat.secrets / "api_key").exists()
     seat.apply(**wanted)
     assert seat.data()["api-key"] == wanted["api_key"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user takes root")
+def test_an_engine_under_another_user_owns_its_engine_file_alone(seat: Seat) -> None:
+    seat.apply(owner="10027:10028")
+    status = seat.path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (10027, 10028, 0o600)
+    engine_directory.EngineDirectory(str(seat.path)).change_voices(lambda voices: voices.update({"lv-a": "/store/a"}))
+    assert seat.path.stat().st_uid == 10027, "the writer of the voices leaves the file to the engine"
+    os.chown(seat.path, 0, 0)
+    result = seat.apply(owner="10027:10028", voices=["lv-a"], stored=["/store/a"])
+    assert did(result) == [("write", "engine.yaml", "owner")]
+    assert seat.path.stat().st_uid == 10027
