@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.voices.plan import VoicesError, as_dicts, as_diff
-from ansible.module_utils.voices.store import StoreClient, converge, desired_from
+from ansible.module_utils.voices.module_main import errors_reported
+from ansible.module_utils.voices.plan import as_dicts, as_diff
+from ansible.module_utils.voices.store import desired_from
+from ansible.module_utils.voices.store_client import StoreClient, converge
 
 DOCUMENTATION = r"""
 ---
@@ -140,13 +142,13 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     given = module.params
     client = StoreClient(Path(given["store"]).absolute())
-    try:
-        desired = desired_from(given["voices"], given["absent"], given["in_use"], given["max_lora_rank"])
-        made = converge(desired, client, check=module.check_mode)
-    except (VoicesError, OSError) as error:
-        _warn(module, client)
-        module.fail_json(msg=str(error))
-    _warn(module, client)
+    with errors_reported(module, given["store"]):
+        try:
+            desired = desired_from(given["voices"], given["absent"], given["in_use"], given["max_lora_rank"])
+            made = converge(desired, client, check=module.check_mode)
+        finally:
+            for warning in client.warnings:
+                module.warn(warning)
     module.exit_json(
         changed=bool(made.steps),
         actions=as_dicts(made.actions),
@@ -161,11 +163,6 @@ def main() -> None:
             for name, (entry, adapter) in made.entries.items()
         },
     )
-
-
-def _warn(module: AnsibleModule, client: StoreClient) -> None:
-    for warning in client.warnings:
-        module.warn(warning)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.voices.module_main import errors_reported
 from ansible.module_utils.voices.plan import VoicesError
 from ansible.module_utils.voices.record import RecordDirectory, Run, SecretError, as_text, build_record
 
@@ -175,15 +176,14 @@ def write(params: dict[str, Any], check_mode: bool) -> str:
 
 def main() -> None:
     module = AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        path = write(module.params, module.check_mode)
-    except SecretError as error:
-        # Ansible repeats a failed module's parameters at -vvv: mask there what must not be in the record either.
-        # Not the shortest ones, which would blot out letters of the message.
-        module.no_log_values.update(leak.value for leak in error.leaks if len(leak.value) > 3)
-        module.fail_json(msg=str(error))
-    except VoicesError as error:
-        module.fail_json(msg=str(error))
+    with errors_reported(module):
+        try:
+            path = write(module.params, module.check_mode)
+        except SecretError as error:
+            # Ansible repeats a failed module's parameters at -vvv: mask there what must not be in the record either.
+            # Not the shortest ones, which would blot out letters of the message.
+            module.no_log_values.update(leak.value for leak in error.leaks if len(leak.value) > 3)
+            raise
     module.exit_json(changed=False, actions=[], diff=[], path=path, directory=module.params["dir"])
 
 

@@ -143,19 +143,22 @@ actions:
   returned: success
 """
 
+import traceback
 from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible.module_utils.voices.plan import VoicesError, as_dicts
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.voices.module_main import errors_reported, require
+from ansible.module_utils.voices.plan import as_dicts
 
 try:
     import yaml  # noqa: F401 - the next imports need it; a host without it gets a message and no traceback
 except ImportError:
-    HAS_YAML = False
+    IMPORT_ERROR: str | None = traceback.format_exc()
 else:
-    HAS_YAML = True
+    IMPORT_ERROR = None
+    from ansible.module_utils.voices.api_key import mask
     from ansible.module_utils.voices.engine_directory import EngineDirectory
-    from ansible.module_utils.voices.engine_file import Desired, mask, plan
+    from ansible.module_utils.voices.engine_file import Desired, plan
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "path": {"type": "path", "required": True},
@@ -212,14 +215,9 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    if not HAS_YAML:
-        module.fail_json(msg=missing_required_lib("PyYAML"))
-    try:
+    require(module, "PyYAML", IMPORT_ERROR)
+    with errors_reported(module, module.params["path"]):
         result = run(module.params, module.check_mode)
-    except VoicesError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or module.params['path']}: {error.strerror or error}")
     module.exit_json(**result)
 
 

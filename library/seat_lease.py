@@ -9,6 +9,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.voices.lease import Outcome, Request, check_token
 from ansible.module_utils.voices.lease_file import Host, LeaseFile, foresee, free, report, take
+from ansible.module_utils.voices.module_main import errors_reported
 from ansible.module_utils.voices.plan import VoicesError
 
 DOCUMENTATION = r"""
@@ -196,10 +197,8 @@ def run(module: AnsibleModule) -> Outcome:
 
 def main() -> None:
     module = AnsibleModule(ARGUMENT_SPEC, supports_check_mode=True, required_if=[("state", "held", ["holder"])])
-    try:
+    with errors_reported(module):
         outcome = run(module)
-    except VoicesError as error:
-        module.fail_json(msg=str(error))
     if outcome.warning:
         module.warn(outcome.warning)
     module.exit_json(

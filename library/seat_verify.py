@@ -77,11 +77,10 @@ actions:
 """
 
 import traceback
-from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible.module_utils.voices.plan import VoicesError
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.voices.module_main import errors_reported, require
 
 try:
     import requests  # noqa: F401 - the next imports need both; a host without them gets a message and no traceback
@@ -90,8 +89,7 @@ except ImportError:
     IMPORT_ERROR: str | None = traceback.format_exc()
 else:
     IMPORT_ERROR = None
-    from ansible.module_utils.voices.engine_directory import read_key
-    from ansible.module_utils.voices.seat_api import SeatApi
+    from ansible.module_utils.voices.seat_access import open_seat
     from ansible.module_utils.voices.verify import Verdict, ask_all
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
@@ -106,22 +104,14 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
 
 def ask(params: dict[str, Any]) -> Verdict:
     """Ask the seat. Raises VoicesError when it cannot be asked at all."""
-    key_file = params["api_key_file"] or ""
-    key = read_key(Path(key_file)) if key_file else None
-    seat = SeatApi(params["base_url"], key, key_source=key_file, timeout_s=params["timeout_s"])
-    return ask_all(seat, params["models"], params["prompt"], params["max_tokens"])
+    return ask_all(open_seat(params), params["models"], params["prompt"], params["max_tokens"])
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    if IMPORT_ERROR:
-        module.fail_json(msg=missing_required_lib("requests and PyYAML"), exception=IMPORT_ERROR)
-    try:
+    require(module, "requests and PyYAML", IMPORT_ERROR)
+    with errors_reported(module):
         verdict = Verdict() if module.check_mode else ask(module.params)
-    except VoicesError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror or error}")
     result = {
         "changed": False,
         "actions": [],

@@ -191,18 +191,13 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.voices.masking import secret_values, shown_environment
 from ansible.module_utils.voices.plan import VoicesError, as_dicts, as_diff, text_diff
-from ansible.module_utils.voices.service import (
-    Actual,
-    Plan,
-    Spec,
-    check_spec,
-    environment_texts,
-    plan_service,
-    secret_values,
-    shown_environment,
-)
+from ansible.module_utils.voices.service import Actual, Plan, Spec, check_spec, environment_texts
+from ansible.module_utils.voices.service_apply import ServiceApply
 from ansible.module_utils.voices.service_client import ServiceClient
+from ansible.module_utils.voices.service_health import ServiceHealth
+from ansible.module_utils.voices.service_plan import plan_service
 
 try:
     import yaml
@@ -299,22 +294,22 @@ def run(spec: Spec, client: ServiceClient, check_mode: bool) -> dict[str, Any]:
     """Read, plan and (unless in check mode) apply; returns the module's result. Raises VoicesError."""
     check_spec(spec)
     started = spec.state == "started"
+    desired = client.desired_files() if started else {}
     if check_mode:
-        desired = client.desired_files() if started else {}
         actual = client.read()
         return result_of(spec, plan_service(spec, actual, desired), actual, desired)
-    desired = client.desired_files() if started else {}
+    service = ServiceApply(client)
     if started and not os.path.exists(spec.directory):
         plan_service(spec, client.read(), desired)  # a refusal leaves nothing behind, not even the lock's directory
-        client.check_executables()
-    with client.lock(spec.health_timeout_s + spec.stop_seconds + 30):
+        service.check_executables()
+    with client.directory.lock(spec.health_timeout_s + spec.stop_seconds + 30):
         actual = client.read()
         plan = plan_service(spec, actual, desired)
         result = result_of(spec, plan, actual, desired)
-        client.apply(plan, desired)
+        service.apply(plan, desired)
         result["pid"] = 0
         if started:
-            result["pid"], seconds = client.wait_healthy(plan.will_start)
+            result["pid"], seconds = ServiceHealth(client).wait(plan.will_start)
             result["seconds"] = round(seconds, 2)
     return result
 

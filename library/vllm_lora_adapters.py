@@ -111,10 +111,10 @@ failed_voices:
 """
 
 import traceback
-from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.voices.module_main import errors_reported, require
 from ansible.module_utils.voices.plan import VoicesError, as_dicts, as_diff
 
 try:
@@ -125,7 +125,8 @@ except ImportError:
 else:
     IMPORT_ERROR = None
     from ansible.module_utils.voices import adapters as core
-    from ansible.module_utils.voices.engine_directory import EngineDirectory, has_adapter, read_key
+    from ansible.module_utils.voices.engine_directory import EngineDirectory, has_adapter
+    from ansible.module_utils.voices.seat_access import open_seat
     from ansible.module_utils.voices.seat_api import SeatApi, SeatError, SeatUnreachable
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
@@ -173,9 +174,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     """The module's result. Raises VoicesError for a refusal and OSError for a file that cannot be read."""
     params = module.params
     directory = EngineDirectory(params["engine_file"]) if params["engine_file"] else None
-    key_file = params["api_key_file"] or ""
-    key = read_key(Path(key_file)) if key_file else None
-    seat = SeatApi(params["base_url"], key, key_source=key_file, timeout_s=params["timeout_s"])
+    seat = open_seat(params)
     persists = directory is not None and params["persist"]
     wanted = core.Wanted(params["voices"], params["absent"], params["persist"], params["prune_trials"])
     persisted = read_persisted(directory, must_exist=persists and not module.check_mode)
@@ -215,14 +214,9 @@ def left_trials(wanted: core.Wanted, live: dict[str, str], persisted: dict[str, 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    if IMPORT_ERROR:
-        module.fail_json(msg=missing_required_lib("requests and PyYAML"), exception=IMPORT_ERROR)
-    try:
+    require(module, "requests and PyYAML", IMPORT_ERROR)
+    with errors_reported(module, module.params["engine_file"]):
         result = run(module)
-    except VoicesError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or module.params['engine_file']}: {error.strerror or error}")
     for name, path in result["trials"].items():
         if module.params["engine_file"] and name not in module.params["voices"]:
             module.warn(

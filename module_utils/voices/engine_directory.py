@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from . import engine_file as core
+from .api_key import TO_BE_GENERATED, auth_header, key_error
+from .engine_yaml import parse, render
 from .files import locked, read_text, write_text
 from .plan import VoicesError
 
@@ -56,7 +58,7 @@ class EngineDirectory:
     def read_engine_file(self) -> tuple[dict[str, Any], dict[str, str]] | None:
         """(flags, voices) of engine.yaml, None when there is none. Raises VoicesError when it cannot be read so."""
         text = _read(self.path)
-        return None if text is None else core.parse(text, str(self.path))
+        return None if text is None else parse(text, str(self.path))
 
     def read(self, stored: Collection[str] = ()) -> core.Present:
         """What the plan of ``engine_file`` needs to know. ``stored`` are adapter paths that are or will be there."""
@@ -100,7 +102,7 @@ class EngineDirectory:
         if text is None:
             return None
         try:
-            return core.guard_files(core.parse(text, str(self.previous))[0])
+            return core.guard_files(parse(text, str(self.previous))[0])
         except VoicesError:
             return ()  # only looked at to know which guard it needs; a person may have edited it
 
@@ -114,7 +116,7 @@ class EngineDirectory:
         if uid_gid and not self.path.parent.is_dir():
             self.path.parent.mkdir(parents=True)
             self.path.parent.chmod(0o755)  # another user's engine reads the guard here, whatever our umask
-        if flags.get("api-key") == core.TO_BE_GENERATED:
+        if flags.get("api-key") == TO_BE_GENERATED:
             flags["api-key"] = _new_key()
         done = {(action.do, action.what) for action in plan.actions}
         whats = {what for _, what in done}
@@ -124,7 +126,7 @@ class EngineDirectory:
         if plan.keep_previous:
             write_text(self.previous, _read(self.path) or "")
         if plan.write_file:
-            write_text(self.path, core.render(flags, plan.voices), owner=uid_gid)
+            write_text(self.path, render(flags, plan.voices), owner=uid_gid)
         for name in plan.stale_guards:
             self.path.with_name(name).unlink(missing_ok=True)
         return flags
@@ -137,7 +139,7 @@ class EngineDirectory:
         if key and "api key" in whats:
             write_text(self.key_file, f"{key}\n")
         if key and "auth header" in whats:
-            write_text(self.key_file.with_name("auth.header"), core.auth_header(key))
+            write_text(self.key_file.with_name("auth.header"), auth_header(key))
 
     def change_voices(self, change: Callable[[dict[str, str]], None]) -> None:
         """Read engine.yaml, let ``change`` edit the voices {name: path}, write it back when they differ.
@@ -154,7 +156,7 @@ class EngineDirectory:
             wanted = dict(voices)
             change(wanted)
             if wanted != voices:
-                write_text(self.path, core.render(flags, wanted))
+                write_text(self.path, render(flags, wanted))
 
 
 def _uid_gid(owner: str) -> tuple[int, int] | None:
@@ -163,6 +165,6 @@ def _uid_gid(owner: str) -> tuple[int, int] | None:
 
 
 def _new_key() -> str:
-    while core.key_error(key := secrets.token_urlsafe(32), "the key made here"):
+    while key_error(key := secrets.token_urlsafe(32), "the key made here"):
         pass  # one in 64 begins with a dash
     return key

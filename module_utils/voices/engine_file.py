@@ -1,25 +1,24 @@
-"""engine.yaml: what vLLM's ``--config`` reads. Render, parse, mask, slots and the plan. Pure.
+"""What shall stand in a seat's engine directory, and the plan that brings it there. Pure.
 
-Two modules write the file. ``engine_file`` owns every flag; ``vllm_lora_adapters`` owns ``lora-modules``, because a
+Two modules write engine.yaml. ``engine_file`` owns every flag; ``vllm_lora_adapters`` owns ``lora-modules``, because a
 voice stands there only after the engine has really loaded it: one entry that does not load aborts vLLM's whole start.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from .flags import flags_sha256, mask_flags
+from .api_key import TO_BE_GENERATED, key_actions, key_error, mask
+from .engine_slots import slots
+from .engine_yaml import LORA_MODULES, normalise, render, same
+from .flags import flags_sha256
 from .names import voice_name_error
 from .plan import Action, VoicesError, text_diff
 
-LORA_MODULES = "lora-modules"
 OWNED_FLAGS = {
     LORA_MODULES: "voices are loaded first and then written there by vllm_lora_adapters",
     "api-key": "give the key as api_key or in api_key_file",
@@ -32,13 +31,8 @@ REFUSED_FLAGS = {
     "root-path": "the guard compares whole paths and would close everything",
     "hf-token": "a secret; set HF_TOKEN in the engine's environment",
 }
-MIN_KEY_LENGTH = 24
-TO_BE_GENERATED = "(to be generated)"
-"""Stands for a key that the plan asks for and that only the real run makes."""
 
 _FLAG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-# A key that begins with a dash reads as an option when vLLM turns engine.yaml into arguments.
-_KEY = re.compile(r"[!-,./-~][!-~]*")
 _GUARD_FILE = re.compile(r"voices_guard_[0-9a-f]{8}\.py")
 
 
@@ -79,7 +73,7 @@ class Present:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write. ``flags`` hold the key in the clear (or TO_BE_GENERATED): show ``mask`` of them."""
+    """What to write. ``flags`` hold the key in the clear (or TO_BE_GENERATED): show ``api_key.mask`` of them."""
 
     actions: tuple[Action, ...]
     flags: Mapping[str, Any]
@@ -91,134 +85,6 @@ class Plan:
     has_previous: bool
     diff: tuple[dict[str, str], ...]
     write_file: bool
-
-
-def normalise(value: Any) -> Any:
-    """``value`` as it comes back from YAML, whole floats as ints: 1.0 and 1 are one flag value, "1" and 1 are two."""
-    if isinstance(value, Mapping):
-        return {str(key): normalise(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
-    if isinstance(value, list | tuple):
-        return [normalise(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return str(value)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equality of normalised values that tells true from 1, as vLLM does."""
-    return json.dumps(normalise(one), sort_keys=True) == json.dumps(normalise(other), sort_keys=True)
-
-
-def mask(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """``flags`` with the key as ``sha256:<12 hex>``; a key that is yet to be made stays readable as such."""
-    masked = mask_flags(flags)
-    if flags.get("api-key") == TO_BE_GENERATED:
-        masked["api-key"] = TO_BE_GENERATED
-    return masked
-
-
-def digest(text: str) -> str:
-    """How a secret is shown: ``sha256:<12 hex>``."""
-    return str(mask_flags({"api-key": text})["api-key"])
-
-
-def render(flags: Mapping[str, Any], voices: Mapping[str, str]) -> str:
-    """The text of engine.yaml: a header, the flags sorted by name, the voices last and sorted by name."""
-    header = (
-        "# Managed by the modules engine_file (flags) and vllm_lora_adapters (voices): edits by hand are put right.\n"
-        f"# Voices: {', '.join(sorted(voices)) or '(none)'}. A voice stands here after this engine has loaded it,\n"
-        "# because one entry that does not load stops the whole engine at its start.\n"
-    )
-    data = dict(sorted(flags.items()))
-    if voices:
-        data[LORA_MODULES] = [_entry(name, path) for name, path in sorted(voices.items())]
-    # PyYAML's allow_unicode writes some line breaks (U+0085) so that it cannot read them again.
-    return header + yaml.safe_dump(data, sort_keys=False, default_flow_style=False, allow_unicode=False, width=4096)
-
-
-def _entry(name: str, path: str) -> str:
-    # vLLM reads an entry with a comma as JSON.
-    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
-
-
-def parse(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The flags (normalised, without lora-modules) and the voices {name: path} of an engine.yaml's ``text``.
-
-    Raises VoicesError naming ``path`` and the line when it is no YAML mapping or a voice entry cannot be read: guessing
-    would lose voices.
-    """
-    fix = "mend it, or move it away to have it written anew (the same run brings the voices back)"
-    try:
-        data = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 0
-        raise VoicesError(f"{path} line {line} is no YAML ({error.problem}): {fix}") from None
-    except yaml.YAMLError as error:
-        reason = getattr(error, "reason", "") or type(error).__name__
-        raise VoicesError(f"{path} is no YAML ({reason}): {fix}") from None
-    if not isinstance(data, dict):
-        what = "is empty" if data is None else f"holds a {type(data).__name__} on line 1 and not a mapping of flags"
-        raise VoicesError(f"{path} {what}: {fix}")
-    flags = {str(key): normalise(value) for key, value in data.items()}
-    return flags, _parse_voices(flags.pop(LORA_MODULES, None), path, fix)
-
-
-def _parse_voices(entries: Any, path: str, fix: str) -> dict[str, str]:
-    if entries is not None and not isinstance(entries, list):
-        raise VoicesError(f"{path}: {LORA_MODULES} is {entries!r} and not a list of name=path: {fix}")
-    voices: dict[str, str] = {}
-    for entry in entries or []:
-        name, adapter = _parse_entry(entry)
-        if not name or not adapter:
-            raise VoicesError(f"{path}: {LORA_MODULES} entry {entry!r} is not name=path: {fix}")
-        if name in voices:
-            raise VoicesError(
-                f"{path}: {LORA_MODULES} names {name} twice, and an engine would not start with that: {fix}"
-            )
-        voices[name] = adapter
-    return voices
-
-
-def _parse_entry(entry: Any) -> tuple[str, str]:
-    if not isinstance(entry, str):
-        return "", ""
-    if "=" in entry and "," not in entry:
-        name, _, adapter = entry.partition("=")
-        return name, adapter
-    try:
-        data = json.loads(entry)
-    except ValueError:
-        return "", ""
-    if not isinstance(data, dict):
-        return "", ""
-    return str(data.get("name", "")), str(data.get("path", ""))
-
-
-def slots(voices: int, max_loras: int | None, max_cpu_loras: int | None, present: Mapping[str, Any]) -> tuple[int, int]:
-    """(max-loras, max-cpu-loras) for ``voices`` present voices.
-
-    Unset, the value of the ``present`` flags is kept while it is large enough, so that a voice more does not restart
-    the engine; else it is the voices and one, for a rename or an update. vLLM wants max-cpu-loras >= max-loras.
-    Raises VoicesError when a set value is too small.
-    """
-    advice = f"set it to {voices + 1} (the voices and one for a rename or an update), or leave it unset"
-    if max_loras is not None and max_loras < max(voices, 1):
-        raise VoicesError(f"max_loras is {max_loras}, but {voices} voices are present: {advice}")
-    if max_loras is None:
-        max_loras = _kept(present.get("max-loras"), least=max(voices, 1)) or voices + 1
-    if max_cpu_loras is not None and max_cpu_loras < max_loras:
-        raise VoicesError(
-            f"max_cpu_loras is {max_cpu_loras}, but max_loras is {max_loras} and vLLM wants at least as many: "
-            f"set max_cpu_loras to {max_loras}, or leave it unset"
-        )
-    return max_loras, max_cpu_loras or _kept(present.get("max-cpu-loras"), least=max_loras) or max_loras
-
-
-def _kept(value: Any, least: int) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
 
 
 def guard_module(guard: str) -> str:
@@ -236,25 +102,6 @@ def guard_files(flags: Mapping[str, Any]) -> tuple[str, ...]:
 def is_guard_file(name: str) -> bool:
     """Whether a file beside engine.yaml is one of ours to remove."""
     return _GUARD_FILE.fullmatch(name) is not None
-
-
-def auth_header(key: str) -> str:
-    """The text of auth.header, for ``curl -H @file``."""
-    return f"Authorization: Bearer {key}\n"
-
-
-def key_error(key: str, where: str) -> str | None:
-    """Why ``key`` (from ``where``) is refused, without showing it; None when it is fine."""
-    if len(key) < MIN_KEY_LENGTH:
-        return (
-            f"{where} has {len(key)} characters, and a key has at least {MIN_KEY_LENGTH} (a digest of it is shown in "
-            "diffs): take a longer one, or leave it out and set generate_api_key"
-        )
-    if not _KEY.fullmatch(key):
-        return (
-            f"{where} must be printable ASCII without spaces and not begin with a dash (vLLM reads it as an argument)"
-        )
-    return None
 
 
 def _flag_error(flag: Any) -> str | None:
@@ -315,7 +162,10 @@ def plan(desired: Desired, present: Present, *, path: str, api_key_file: str) ->
     keep_previous = bool(reasons) and present.healthy == flags_sha256(mask(present.flags or {}))
     stale = _stale_guards(present, {guard_file}, keep_previous) if reasons else ()
 
-    actions = [*_guard_actions(desired, present, guard_file), *_key_actions(flags.get("api-key"), present)]
+    actions = [
+        *_guard_actions(desired, present, guard_file),
+        *key_actions(flags.get("api-key"), present.api_key, present.auth_header),
+    ]
     if new_file:
         actions.append(Action("create", "engine.yaml"))
     actions += [
@@ -373,20 +223,3 @@ def _guard_actions(desired: Desired, present: Present, guard_file: str) -> list[
         return [Action("write", "guard", why="its content is not what its name says", after=guard_file)]
     old = guard_files(present.flags or {})
     return [Action("write" if old else "create", "guard", before=old[0] if old else None, after=guard_file)]
-
-
-def _key_actions(key: str | None, present: Present) -> list[Action]:
-    if not key:
-        return []
-    actions = []
-    if key == TO_BE_GENERATED:
-        actions.append(Action("create", "api key", after=TO_BE_GENERATED))
-    elif present.api_key is None:
-        actions.append(Action("create", "api key", after=digest(key)))
-    elif present.api_key != key:
-        actions.append(Action("write", "api key", before=digest(present.api_key), after=digest(key)))
-    if present.auth_header is None:
-        actions.append(Action("create", "auth header"))
-    elif present.auth_header != auth_header(key):
-        actions.append(Action("write", "auth header", why="another key"))
-    return actions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 SECRET_FLAGS = ("api-key",)
@@ -27,15 +27,23 @@ def mask_flags(flags: Mapping[str, Any], secret_keys: Collection[str] = SECRET_F
     return {key: _masked(value) if key in secret_keys else value for key, value in flags.items()}
 
 
+def masked_secret(text: str) -> str:
+    """How a secret is shown: ``sha256:<12 hex>``. A text that has this form already is left as it is."""
+    return text if _MASKED.fullmatch(text) else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
 def _masked(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, list | tuple):
         return [_masked(item) for item in value]
-    text = str(value)
-    if _MASKED.fullmatch(text):
-        return text
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return masked_secret(str(value))
+
+
+def counted_flags(config: Mapping[str, Any], ignore: Iterable[str]) -> dict[str, Any]:
+    """A configuration without the ignored keys, masked: what is compared and digested."""
+    ignored = set(ignore)
+    return mask_flags({str(key): value for key, value in config.items() if str(key) not in ignored})
 
 
 def flags_sha256(flags: Mapping[str, Any]) -> str:

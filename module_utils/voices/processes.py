@@ -1,4 +1,4 @@
-"""Who runs what on this host, read from ``/proc`` (Linux), and signals that cannot reach a stranger.
+"""Who runs on this host, read from ``/proc`` (Linux), and signals that cannot reach a stranger.
 
 A pid alone is no identity: it is reused. Everything here that outlives a moment is an ``Identity``: the pid, the start
 time in clock ticks since boot (field 22 of ``/proc/PID/stat``, proc(5)) and the boot's id. A zombie counts as gone: it
@@ -8,20 +8,17 @@ runs nothing and holds nothing, whoever forgot to reap it.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import pwd
 import signal
-import socket
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 PROC = Path("/proc")
 _POLL_S = 0.05
-_LISTEN = "0A"
 
 
 @dataclass(frozen=True, order=True)
@@ -47,7 +44,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the process table. ``start_time`` is in clock ticks since boot."""
+    """One line of the process table. ``start_time`` is in clock ticks since boot; ``name`` is cut to 15 bytes."""
 
     pid: int
     parent: int
@@ -56,22 +53,12 @@ class Process:
     state: str
     start_time: int
     uid: int
+    name: str = ""
 
     @property
     def gone(self) -> bool:
         """Whether it is a zombie or dead."""
         return self.state in "ZXx"
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A listening TCP socket. ``pids`` is empty when its owner is not readable for us (another user's process)."""
-
-    address: str
-    port: int
-    inode: int
-    uid: int
-    pids: tuple[int, ...] = ()
 
 
 def boot_id(proc: Path = PROC) -> str:
@@ -82,18 +69,40 @@ def boot_id(proc: Path = PROC) -> str:
         return ""
 
 
+def parse_stat(text: str, uid: int) -> Process:
+    """The process in the text of ``/proc/PID/stat``, whose owner is ``uid``. Pure.
+
+    Raises:
+        ValueError: the text is not in that form.
+    """
+    # The name is whatever the process calls itself, ") S 1 (" included: only the first and the last parenthesis count.
+    head, closing, tail = text.rpartition(")")
+    pid, opening, name = head.partition("(")
+    fields = tail.split()
+    if not (opening and closing) or len(fields) < 20:
+        raise ValueError(f"not the text of a /proc stat file: {text[:80]!r}")
+    parent, group, session = (int(field) for field in fields[1:4])
+    return Process(int(pid), parent, group, session, fields[0], int(fields[19]), uid, name)
+
+
+def read_stat(pid: int, proc: Path = PROC) -> Process:
+    """The process with this pid (zombies too).
+
+    Raises:
+        OSError: there is none, or this user may not look at it.
+        ValueError: its stat file holds something else.
+    """
+    directory = proc / str(pid)
+    text = (directory / "stat").read_bytes().decode(errors="replace")
+    return parse_stat(text, directory.stat().st_uid)
+
+
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
-    """The process with this pid (zombies too), or None."""
+    """The process with this pid (zombies too), or None when there is none that can be read."""
     try:
-        text = (proc / str(pid) / "stat").read_bytes().decode(errors="replace")
-        uid = (proc / str(pid)).stat().st_uid
-    except OSError:
+        return read_stat(pid, proc)
+    except (OSError, ValueError):
         return None
-    # The second field is the command in parentheses and may itself hold spaces and parentheses.
-    fields = text.rpartition(")")[2].split()
-    if len(fields) < 20:
-        return None
-    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]), uid)
 
 
 def process_table(proc: Path = PROC) -> dict[int, Process]:
@@ -164,13 +173,15 @@ def marked(table: Mapping[int, Process], key: str, value: str) -> set[int]:
     return {pid for pid in table if (environment(pid) or {}).get(key) == value}
 
 
-def ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
-    """``pid`` and all its parents."""
-    found: set[int] = set()
-    while pid in table and pid not in found:
-        found.add(pid)
-        pid = table[pid].parent
-    return found
+def ancestors(pid: int, proc: Path = PROC) -> Iterator[Process]:
+    """The parent of ``pid``, its parent, and so on, as far as they can be read."""
+    seen = {pid}
+    current = read_process(pid, proc)
+    while current is not None and current.parent > 0 and current.parent not in seen:
+        seen.add(current.parent)
+        current = read_process(current.parent, proc)
+        if current is not None:
+            yield current
 
 
 def members(
@@ -262,83 +273,3 @@ def terminate(identities: Collection[Identity], grace_s: float) -> set[Identity]
         if not identities:
             break
     return set(identities)
-
-
-def listeners(port: int, host: str = "", table: Mapping[int, Process] | None = None) -> list[Listener]:
-    """The sockets that listen on TCP ``port`` and stand in the way of ``host`` (empty: any), with their owners.
-
-    A wildcard address stands in the way of every address and the other way round. Owners are looked for among the
-    processes of ``table`` (default: all); those of other users are not readable without root.
-    """
-    wanted = _addresses(host) if host else set()
-    found = [
-        one
-        for name in ("tcp", "tcp6")
-        for one in parse_listeners(_read_net(name), port)
-        if not wanted or _collides(one.address, wanted)
-    ]
-    if not found:
-        return []
-    owners = _owners({one.inode for one in found}, table if table is not None else process_table())
-    return [
-        Listener(one.address, one.port, one.inode, one.uid, tuple(sorted(owners.get(one.inode, ())))) for one in found
-    ]
-
-
-def parse_listeners(text: str, port: int) -> list[Listener]:
-    """The listening sockets on ``port`` in the text of ``/proc/net/tcp`` or ``tcp6``. Pure."""
-    found = []
-    for line in text.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 10 or fields[3] != _LISTEN:
-            continue
-        address, _, hex_port = fields[1].partition(":")
-        if int(hex_port, 16) == port:
-            found.append(Listener(_address(address), port, int(fields[9]), int(fields[7])))
-    return found
-
-
-def _read_net(name: str) -> str:
-    try:
-        return (PROC / "self/net" / name).read_text()
-    except OSError:  # no IPv6
-        return ""
-
-
-def _address(text: str) -> str:
-    # The kernel prints the address as 32-bit words in host order.
-    words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
-    address = ipaddress.ip_address(b"".join(words))
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
-
-
-def _addresses(host: str) -> set[str]:
-    try:
-        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return {host}
-
-
-def _collides(address: str, wanted: set[str]) -> bool:
-    any_address = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
-    return address in wanted or address in any_address or bool(wanted & any_address)
-
-
-def _owners(inodes: set[int], table: Mapping[int, Process]) -> dict[int, set[int]]:
-    links = {f"socket:[{inode}]": inode for inode in inodes}
-    owners: dict[int, set[int]] = {}
-    for pid in table:
-        directory = f"{PROC}/{pid}/fd"
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            continue
-        for name in names:
-            try:
-                inode = links.get(os.readlink(f"{directory}/{name}"))
-            except OSError:
-                continue
-            if inode is not None:
-                owners.setdefault(inode, set()).add(pid)
-    return owners

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.voices.anchor import Process, read_process
 from ansible.module_utils.voices.lease import from_text, remaining_s
 from ansible.module_utils.voices.lease_file import Host
+from ansible.module_utils.voices.processes import Process, command_line, process_table, read_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
@@ -83,8 +83,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 def descendants(pid: int) -> list[Process]:
     """Every live process below ``pid``, from one look at /proc."""
-    everything = [read_process(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    family, found = {pid}, [each for each in everything if each is not None]
+    family, found = {pid}, process_table().values()
     while True:
         children = {each.pid for each in found if each.parent in family} - family
         if not children:
@@ -94,11 +93,16 @@ def descendants(pid: int) -> list[Process]:
 
 def lives(process: Process) -> bool:
     now = read_process(process.pid)
-    return now is not None and now.start_ticks == process.start_ticks and now.state not in "ZX"
+    return now is not None and now.start_time == process.start_time and not now.gone
+
+
+def runs(process: Process, word: str) -> bool:
+    """Whether ``word`` stands in its command line."""
+    return word in " ".join(command_line(process.pid) or ())
 
 
 def age_s(process: Process) -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / os.sysconf("SC_CLK_TCK")
 
 
 class Desk:
@@ -154,7 +158,7 @@ class Desk:
         told = self.directory / "working.json"
         until(lambda: told.exists() or run.poll() is not None, "the first play takes the lease")
         assert run.poll() is None, self.output(run)
-        until(lambda: any("wait_for" in " ".join(each.argv) for each in descendants(run.pid)), "it works on the seat")
+        until(lambda: any(runs(each, "wait_for") for each in descendants(run.pid)), "it works on the seat")
         return run, json.loads(told.read_text())
 
     def once(self, *options: str, **variables: Any) -> tuple[subprocess.Popen[str], dict[str, Any]]:
@@ -256,7 +260,7 @@ def test_a_play_with_wait_s_waits_and_then_gets_the_lease(desk: Desk) -> None:
     result = desk.directory / "bob.json"
     bob = desk.start("once", result=str(result), wait_s=PATIENCE_S)
     until(
-        lambda: any(age_s(each) > 2 for each in descendants(bob.pid) if "seat_lease" in " ".join(each.argv)),
+        lambda: any(age_s(each) > 2 for each in descendants(bob.pid) if runs(each, "seat_lease")),
         "bob waits",
     )
     assert not result.exists()

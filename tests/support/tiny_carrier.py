@@ -66,7 +66,7 @@ def _training_lines() -> list[str]:
     return [*text.splitlines(), " ".join(coined)]
 
 
-def write_tokenizer(directory: Path) -> None:
+def write_tokenizer(directory: Path, positions: int) -> None:
     """Train a byte-level BPE of VOCAB entries on the corpus beside this file and write it with a chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -88,15 +88,15 @@ def write_tokenizer(directory: Path) -> None:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": "<|im_end|>",
             "pad_token": "<|endoftext|>",
-            "model_max_length": 2048,
+            "model_max_length": positions,
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT_TEMPLATE,
         },
     )
 
 
-def write_carrier(directory: Path) -> None:
-    """Write the carrier: Qwen3 architecture, tied embeddings, float32."""
+def write_carrier(directory: Path, *, positions: int = 2048) -> None:
+    """Write the carrier: Qwen3 architecture, tied embeddings, float32, for prompts of up to ``positions`` tokens."""
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(
         directory / "config.json",
@@ -108,7 +108,7 @@ def write_carrier(directory: Path) -> None:
             "hidden_act": "silu",
             "hidden_size": HIDDEN,
             "intermediate_size": INTERMEDIATE,
-            "max_position_embeddings": 2048,
+            "max_position_embeddings": positions,
             "num_attention_heads": HEADS,
             "num_hidden_layers": LAYERS,
             "num_key_value_heads": KV_HEADS,
@@ -123,7 +123,7 @@ def write_carrier(directory: Path) -> None:
         },
     )
     _write_json(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0})
-    write_tokenizer(directory)
+    write_tokenizer(directory, positions)
     generator = _generator("voices tiny carrier")
     tensors = {"model.embed_tokens.weight": _normal(generator, (VOCAB, HIDDEN), 0.06)}
     for layer in range(LAYERS):

@@ -195,8 +195,8 @@ ansible.module_utils.__path__.append(repository + "/module_utils")
 sys.path.insert(0, repository + "/library")
 import adapter_store
 from ansible.module_utils.testing import patch_module_args
-from ansible.module_utils.voices import store
-write, calls = store._write, []
+from ansible.module_utils.voices import store_client
+write, calls = store_client._write, []
 def slow(handle, piece):
     if len(piece) == 1 << 20:
         calls.append(handle)
@@ -206,7 +206,7 @@ def slow(handle, piece):
             sys.stdin.readline()
             piece = piece[1000:]
     write(handle, piece)
-store._write = slow
+store_client._write = slow
 with patch_module_args(options):
     adapter_store.main()
 """

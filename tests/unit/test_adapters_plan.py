@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.voices.adapters import Actual, Outcome, Runner, Wanted, after, failures, plan, trials
 from ansible.module_utils.voices.engine_directory import EngineDirectory
-from ansible.module_utils.voices.engine_file import render
+from ansible.module_utils.voices.engine_yaml import render
 from ansible.module_utils.voices.plan import Action, VoicesError
 from ansible.module_utils.voices.seat_api import SeatError, SeatUnauthorized, SeatUnreachable
 

@@ -11,7 +11,10 @@ import pytest
 import yaml
 from ansible.module_utils.voices import engine_directory
 from ansible.module_utils.voices import engine_file as core
-from ansible.module_utils.voices.flags import flags_sha256
+from ansible.module_utils.voices.api_key import TO_BE_GENERATED, mask
+from ansible.module_utils.voices.engine_slots import slots
+from ansible.module_utils.voices.engine_yaml import normalise, parse, render, same
+from ansible.module_utils.voices.flags import flags_sha256, masked_secret
 from ansible.module_utils.voices.plan import VoicesError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -43,13 +46,13 @@ paths = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
     voices=st.dictionaries(st.from_regex(r"lv-[a-z]{1,9}", fullmatch=True), paths),
 )
 def test_what_is_rendered_is_parsed_back(flags: dict[str, Any], voices: dict[str, str]) -> None:
-    flags = {name: core.normalise(value) for name, value in flags.items()}
-    parsed, found = core.parse(core.render(flags, voices), "engine.yaml")
-    assert core.same(parsed, flags) and found == voices
+    flags = {name: normalise(value) for name, value in flags.items()}
+    parsed, found = parse(render(flags, voices), "engine.yaml")
+    assert same(parsed, flags) and found == voices
 
 
 def test_the_text_is_what_vllm_reads() -> None:
-    text = core.render({**FLAGS, "enable-lora": True}, {"lv-b": "/store/b=1", "lv-a": "/store/a,b"})
+    text = render({**FLAGS, "enable-lora": True}, {"lv-b": "/store/b=1", "lv-a": "/store/a,b"})
     assert text.startswith("# Managed by") and "# Voices: lv-a, lv-b." in text
     assert yaml.safe_load(text) == {
         **FLAGS,
@@ -57,7 +60,7 @@ def test_the_text_is_what_vllm_reads() -> None:
         # vLLM takes an entry with a comma for JSON
         "lora-modules": ['{"name": "lv-a", "path": "/store/a,b"}', "lv-b=/store/b=1"],
     }
-    assert "lora-modules" not in core.render(FLAGS, {})
+    assert "lora-modules" not in render(FLAGS, {})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_the_text_is_what_vllm_reads() -> None:
 )
 def test_a_broken_file_is_refused_with_the_line_and_the_fix(text: str, complaint: str) -> None:
     with pytest.raises(VoicesError, match=complaint) as caught:
-        core.parse(text, "engine.yaml")
+        parse(text, "engine.yaml")
     assert "move it away" in str(caught.value)
 
 
@@ -97,13 +100,13 @@ def test_a_broken_file_is_refused_with_the_line_and_the_fix(text: str, complaint
     ],
 )
 def test_values_are_compared_as_yaml_has_them(one: Any, other: Any, equal: bool) -> None:
-    assert core.same(one, other) is equal
+    assert same(one, other) is equal
 
 
 def test_the_key_is_masked_and_one_to_come_is_readable() -> None:
-    masked = core.mask({"api-key": KEY, "port": 1})
+    masked = mask({"api-key": KEY, "port": 1})
     assert masked["port"] == 1 and masked["api-key"].startswith("sha256:") and len(masked["api-key"]) == 19
-    assert core.mask({"api-key": core.TO_BE_GENERATED})["api-key"] == "(to be generated)"
+    assert mask({"api-key": TO_BE_GENERATED})["api-key"] == "(to be generated)"
 
 
 # Slots
@@ -125,7 +128,7 @@ def test_the_key_is_masked_and_one_to_come_is_readable() -> None:
     ],
 )
 def test_slots(voices: int, loras: int | None, cpu: int | None, present: Any, expected: tuple[int, int]) -> None:
-    assert core.slots(voices, loras, cpu, present) == expected
+    assert slots(voices, loras, cpu, present) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_slots_that_are_too_few_are_refused_with_the_value_to_set(
     voices: int, loras: int | None, cpu: int | None, complaint: str
 ) -> None:
     with pytest.raises(VoicesError, match=complaint):
-        core.slots(voices, loras, cpu, {})
+        slots(voices, loras, cpu, {})
 
 
 # Refusals
@@ -325,7 +328,7 @@ def test_the_first_run_makes_all_files(seat: Seat) -> None:
     private = [seat.path, seat.secrets / "api_key", seat.secrets / "auth.header"]
     assert [path.stat().st_mode & 0o777 for path in private] == [0o600] * 3
     assert seat.secrets.stat().st_mode & 0o777 == 0o700
-    assert key not in json.dumps(result) and result["flags"]["api-key"] == core.digest(key)
+    assert key not in json.dumps(result) and result["flags"]["api-key"] == masked_secret(key)
     assert (result["boot_voices"], result["reasons"], result["previous"]) == ({}, [], "")
     assert "+(to be" not in result["diff"][0]["before"] and "api-key: (to be generated)" in result["diff"][0]["after"]
 
@@ -432,7 +435,7 @@ def test_a_given_key_replaces_the_one_on_disk_and_stays(seat: Seat) -> None:
     assert (seat.secrets / "api_key").read_text() == f"{OTHER_KEY}\n"
     assert KEY not in json.dumps(result) and OTHER_KEY not in json.dumps(result)
     assert result["reasons"] == [
-        {"flag": "api-key", "before": core.digest(KEY), "after": core.digest(OTHER_KEY)},
+        {"flag": "api-key", "before": masked_secret(KEY), "after": masked_secret(OTHER_KEY)},
     ]
 
 

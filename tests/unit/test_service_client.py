@@ -12,7 +12,8 @@ import pytest
 import yaml
 from ansible.module_utils.voices.plan import VoicesError
 from ansible.module_utils.voices.service import Actual, Spec
-from ansible.module_utils.voices.service_client import ServiceClient, _ask
+from ansible.module_utils.voices.service_client import ServiceClient
+from ansible.module_utils.voices.service_health import ask
 
 
 def client_of(directory: Path, state: str = "started") -> ServiceClient:
@@ -39,15 +40,15 @@ def server() -> Iterator[str]:
 
 def test_only_200_is_health_and_proxies_are_ignored(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert _ask(f"{server}/200") == ""
-    assert _ask(f"{server}/503") == f"{server}/503 answers 503"
-    assert _ask(f"{server}/302") == f"{server}/302 answers 302"
-    assert "does not answer" in _ask("http://127.0.0.1:1/health")
+    assert ask(f"{server}/200") == ""
+    assert ask(f"{server}/503") == f"{server}/503 answers 503"
+    assert ask(f"{server}/302") == f"{server}/302 answers 302"
+    assert "does not answer" in ask("http://127.0.0.1:1/health")
 
 
 def test_reading_and_locking_what_does_not_exist_makes_nothing(tmp_path: Path) -> None:
     client = client_of(tmp_path / "service", "stopped")
-    with client.lock(0):
+    with client.directory.lock(0):
         assert client.read() == Actual(files={"supervisord.conf": None, "service_run.py": None})
     assert list(tmp_path.iterdir()) == []
 
@@ -55,9 +56,9 @@ def test_reading_and_locking_what_does_not_exist_makes_nothing(tmp_path: Path) -
 def test_the_lock_excludes_and_says_so(tmp_path: Path) -> None:
     client = client_of(tmp_path / "service")
     refused = pytest.raises(VoicesError, match=r"another run has held .*/service/\.lock for 0\.1 s")
-    with client.lock(0), refused, client.lock(0.1):
+    with client.directory.lock(0), refused, client.directory.lock(0.1):
         pass
-    with client.lock(0):
+    with client.directory.lock(0):
         pass
 
 
@@ -65,18 +66,18 @@ def test_a_lock_in_a_removed_directory_guards_nothing(tmp_path: Path) -> None:
     client, entered, leave = client_of(tmp_path / "service"), threading.Event(), threading.Event()
 
     def wait_and_hold() -> None:
-        with client.lock(10):
+        with client.directory.lock(10):
             entered.set()
             leave.wait(10)
 
-    with client.lock(0):
+    with client.directory.lock(0):
         waiting = threading.Thread(target=wait_and_hold)
         waiting.start()
         assert not entered.wait(0.3)  # it has the old lock file open
         shutil.rmtree(client.spec.directory)
     assert entered.wait(5)
     try:
-        with pytest.raises(VoicesError, match="another run"), client.lock(0.1):
+        with pytest.raises(VoicesError, match="another run"), client.directory.lock(0.1):
             pass
     finally:
         leave.set()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.voices.masking import mask_text, secret_values, shown_argv
 from ansible.module_utils.voices.plan import VoicesError
 from ansible.module_utils.voices.processes import Identity
 from ansible.module_utils.voices.service import (
@@ -20,20 +21,13 @@ from ansible.module_utils.voices.service import (
     Holder,
     Plan,
     Spec,
-    adoption_differences,
     check_spec,
     environment_texts,
-    error_lines,
-    failure_message,
-    log_of_launch,
-    mask_text,
-    plan_service,
-    recorded_socket,
-    render_supervisord_conf,
-    secret_values,
-    shown_argv,
-    socket_path,
 )
+from ansible.module_utils.voices.service_adoption import adoption_differences
+from ansible.module_utils.voices.service_failure import error_lines, failure_message, log_of_launch
+from ansible.module_utils.voices.service_plan import plan_service
+from ansible.module_utils.voices.supervisord_conf import recorded_socket, render_supervisord_conf, socket_path
 
 LOG = Path(__file__).resolve().parents[1] / "support/vllm_failed_start.log"
 TOKEN = "a-secret-token"

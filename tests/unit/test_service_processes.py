@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.voices import processes
-from ansible.module_utils.voices.processes import Identity, Process, members, parse_listeners
+from ansible.module_utils.voices.listeners import listeners, parse_listeners
+from ansible.module_utils.voices.processes import Identity, Process, members, parse_stat
 
 BOOT = "this-boot"
 LEADER = Identity(100, 5000, BOOT)
@@ -85,12 +86,28 @@ def test_recorded_processes_are_known_by_start_time_and_marked_ones_by_their_mar
     assert pids(members(lines, BOOT, LEADER, 100, recorded, carrying={202, 999})) == {200, 202, 203}
 
 
-def test_a_command_name_with_parentheses_and_spaces(tmp_path: Path) -> None:
+def test_the_name_of_a_process_may_hold_anything() -> None:
+    rest = "S 77 42 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 121714 3133440 377 18446744073709551615 1 1 0"
+    for name in ("python3", "a b", "a) S 1 (b", ") ) R 9 9", "("):
+        assert parse_stat(f"4242 ({name}) {rest}\n", 1000) == Process(4242, 77, 42, 40, "S", 121714, 1000, name)
+
+
+@pytest.mark.parametrize("text", ["", "4242", "4242 (x) S 1", "x (y) " + "1 " * 30])
+def test_what_is_no_stat_text_is_refused_and_no_process(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=r"stat file|invalid literal"):
+        parse_stat(text, 1000)
     (tmp_path / "42").mkdir()
+    (tmp_path / "42/stat").write_text(text)
+    assert processes.process_table(tmp_path) == {}
+
+
+def test_a_process_table_is_read_from_proc(tmp_path: Path) -> None:
+    (tmp_path / "42").mkdir()
+    (tmp_path / "self").mkdir()
     fields = "S 7 42 40 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 123456 " + "0 " * 20
     (tmp_path / "42/stat").write_text(f"42 (a) b (c) {fields}")
-    assert processes.read_process(42, tmp_path) == Process(42, 7, 42, 40, "S", 123456, os.geteuid())
-    assert processes.process_table(tmp_path).keys() == {42}
+    expected = Process(42, 7, 42, 40, "S", 123456, os.geteuid(), "a) b (c")
+    assert processes.process_table(tmp_path) == {42: expected}
 
 
 def test_listeners_are_read_with_their_addresses() -> None:
@@ -114,9 +131,9 @@ def test_listeners_are_read_with_their_addresses() -> None:
 def test_which_listener_stands_in_the_way(bound: str, asked: str, stands_in_the_way: bool) -> None:
     with socket.create_server((bound, 0)) as server:
         port = server.getsockname()[1]
-        found = processes.listeners(port, asked)
+        found = listeners(port, asked)
         assert [one.pids for one in found] == ([(os.getpid(),)] if stands_in_the_way else [])
-    assert processes.listeners(port, asked) == []
+    assert listeners(port, asked) == []
 
 
 def test_a_process_as_it_is() -> None:
@@ -133,7 +150,7 @@ def test_a_process_as_it_is() -> None:
             assert processes.working_directory(process.pid) == "/"
             seen = processes.process_table()
             assert processes.marked(seen, "MARK", "a=b") == {process.pid}
-            assert {os.getpid(), process.pid} <= processes.ancestors(seen, process.pid)
+            assert next(processes.ancestors(process.pid)).pid == os.getpid()
             assert abs(processes.started_at(seen[process.pid]) - time.time()) < 2
             assert Identity.from_dict(identity.as_dict()) == identity
         finally:

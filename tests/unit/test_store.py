@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from ansible.module_utils.voices import adapter_files, store
+from ansible.module_utils.voices import adapter_files, store_client
 from ansible.module_utils.voices.adapter_files import (
     Adapter,
     Broken,
@@ -28,17 +28,8 @@ from ansible.module_utils.voices.adapter_files import (
     read_adapter,
 )
 from ansible.module_utils.voices.plan import Action, VoicesError
-from ansible.module_utils.voices.store import (
-    Desired,
-    Plan,
-    StoreClient,
-    Voice,
-    converge,
-    desired_from,
-    entry_name,
-    plan,
-    voice_of,
-)
+from ansible.module_utils.voices.store import Desired, Plan, Voice, desired_from, entry_name, plan, voice_of
+from ansible.module_utils.voices.store_client import StoreClient, converge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,7 +144,7 @@ def test_what_is_no_entry_has_no_voice(name: str) -> None:
 
 
 def test_temporary_names_are_never_entries() -> None:
-    for prefix in (store._INCOMING, store._OUTGOING):
+    for prefix in (store_client._INCOMING, store_client._OUTGOING):
         assert voice_of(prefix + "lv-x@" + A[:12]) is None
     assert voice_of("lv-x-2@" + A[:12]) == "lv-x-2"
 
@@ -951,14 +942,14 @@ def test_a_store_that_cannot_be_made_is_named(ground: Ground, monkeypatch: pytes
 
 def test_a_source_that_changes_while_it_is_copied_is_not_kept(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ground.source()
-    original = store._copy_file
+    original = store_client._copy_file
 
     def meddling(file: File, directory: Path) -> None:
         if file.name == "adapter_model.safetensors":
             damage(source)
         original(file, directory)
 
-    monkeypatch.setattr(store, "_copy_file", meddling)
+    monkeypatch.setattr(store_client, "_copy_file", meddling)
     with pytest.raises(VoicesError, match=r"changed while it was copied .*run again"):
         ground.run({"lv-x": source})
     assert ground.names() == [".lock"]
@@ -979,14 +970,14 @@ def test_a_file_that_grows_while_it_is_hashed_is_named(ground: Ground, monkeypat
 
 def test_a_full_disk_leaves_nothing_and_keeps_what_was_done(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = ground.source(name="s1"), ground.source("b", name="s2", size=3 << 20)
-    original = store._write
+    original = store_client._write
 
     def full(handle: int, piece: bytes) -> None:
         if len(piece) >= 1 << 20:
             raise OSError(errno.ENOSPC, "No space left on device")
         original(handle, piece)
 
-    monkeypatch.setattr(store, "_write", full)
+    monkeypatch.setattr(store_client, "_write", full)
     with pytest.raises(VoicesError) as caught:
         ground.run({"lv-a": one, "lv-b": two})
     text = str(caught.value)

@@ -196,6 +196,11 @@ def as_identity(data: Any) -> Identity | None:
         return None
 
 
+def utc_now() -> str:
+    """This instant, for a person."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def say(text: str) -> None:
     """One line into the service's log."""
     print(f"service_run: {text}", flush=True)
@@ -318,10 +323,10 @@ class Wrapper:
         process = read_process(wanted.pid) if wanted else None
         if wanted is None or process is None or not is_alive(wanted):
             return False
-        before = find_members(self.directory, self.leader, self.group, self.recorded, marked=True)
+        before = self.members(marked=True)
         # Only a group of its own: the group may as well be that of the shell or script it was started from.
         self.leader, self.group, self.recorded = wanted, wanted.pid if process.group == wanted.pid else 0, set()
-        before -= find_members(self.directory, self.leader, self.group, self.recorded, marked=False)
+        before -= self.members(marked=False)
         self.finish(before, ORPHAN_GRACE_S)
         self.snapshot_config()
         self.note_booted(adopted=True)
@@ -335,8 +340,7 @@ class Wrapper:
         environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
         environment.update(self.launch.get("environment") or {})
         environment[MARK] = self.directory
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        say(f"launch {self.launch.get('launch_id')} at {now}: {os.path.basename(argv[0])}")
+        say(f"launch {self.launch.get('launch_id')} at {utc_now()}: {os.path.basename(argv[0])}")
         self.snapshot_config()
         try:
             self.child = subprocess.Popen(
@@ -374,7 +378,7 @@ class Wrapper:
             "argv": self.launch["argv"],
             "environment": self.launch.get("environment") or {},
             "config_file": self.launch.get("config_file") or "",
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "started": utc_now(),
         }
         write_file(f"{self.run}/booted.json", json.dumps(noted, indent=1).encode())
 
@@ -432,7 +436,7 @@ class Wrapper:
     def scan(self) -> None:
         """Note who belongs to the service now: children of a dead process cannot be found by their parent any more."""
         self.scanned = time.monotonic()
-        found = find_members(self.directory, self.leader, self.group, self.recorded, marked=False)
+        found = self.members(marked=False)
         if not found <= self.recorded or not os.path.exists(f"{self.run}/members.json"):
             self.recorded = found
             write_file(f"{self.run}/members.json", json.dumps({"members": sorted(found)}).encode())
@@ -451,9 +455,12 @@ class Wrapper:
 
     # --------------------------------------------------------------------------------------------------- end
 
+    def stop_seconds(self) -> float:
+        return float(self.launch.get("stop_seconds") or 20)
+
     def stop(self) -> int:
         """SIGTERM to the process, ``stop_seconds``, then SIGKILL to it and all that belongs to it."""
-        limit_s = float(self.launch.get("stop_seconds") or 20)
+        limit_s = self.stop_seconds()
         if self.leader is not None:
             say(f"stopping pid {self.leader.pid}")
             self.scan()
@@ -474,13 +481,17 @@ class Wrapper:
             return 1
         return code if 0 < code < 256 else 128 - code
 
+    def members(self, marked: bool) -> set[Identity]:
+        """Every living process of the service, by its leader, its group and what was recorded (and by the mark)."""
+        return find_members(self.directory, self.leader, self.group, self.recorded, marked)
+
     def clear(self, why: str) -> None:
         """End every process that belongs to the service."""
-        found = find_members(self.directory, self.leader, self.group, self.recorded, marked=True)
+        found = self.members(marked=True)
         if found:
             say(f"ending {', '.join(f'pid {one.pid}' for one in sorted(found))}: {why}")
-            self.finish(found, min(ORPHAN_GRACE_S, float(self.launch.get("stop_seconds") or 20)))
-            found = find_members(self.directory, self.leader, self.group, self.recorded, marked=True)
+            self.finish(found, min(ORPHAN_GRACE_S, self.stop_seconds()))
+            found = self.members(marked=True)
             self.finish(found, 0)  # those that were being started meanwhile
 
     def finish(self, identities: set[Identity], grace_s: float) -> None:

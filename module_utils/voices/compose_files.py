@@ -1,0 +1,107 @@
+"""The directory of a Compose project: compose.yaml, the last healthy one, and the lock. All of its file effects."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .compose import FILE
+from .compose_state import sha256
+from .files import read_text, write_text
+from .plan import VoicesError
+
+PREVIOUS = f"{FILE}.previous"
+_WRITTEN = ".written"
+_LOCK = ".lock"
+_POLL_S = 0.1
+
+
+class ProjectFiles:
+    """One project's directory. ``.written`` holds the digests of the last two texts that this module wrote."""
+
+    def __init__(self, project: str, directory: str) -> None:
+        self.project = project
+        self.directory = Path(directory)
+        self.file = self.directory / FILE
+        self.previous = self.directory / PREVIOUS
+
+    def text(self) -> str | None:
+        """compose.yaml, or None."""
+        return read_text(self.file)
+
+    def previous_text(self) -> str | None:
+        """The compose.yaml under which the project was last healthy before its last change, or None."""
+        return read_text(self.previous)
+
+    def written(self) -> tuple[str, ...]:
+        """Digests of the texts that this module wrote last."""
+        return tuple((read_text(self.directory / _WRITTEN) or "").split())
+
+    def leftover(self) -> bool:
+        """Whether anything but compose.yaml is there that this module made."""
+        return self.previous.exists() or (self.directory / _WRITTEN).exists()
+
+    def write(self, content: str, *, keep_previous: bool, private: bool) -> None:
+        """Make ``content`` the compose.yaml; each step is whole, and after a kill at any point the next run is right.
+
+        The digest comes before the text: the other way round, a kill would make our own text look edited by hand.
+        ``private``: a secret stands in it, so that only its owner may read it.
+        """
+        mode = 0o600 if private else 0o644
+        before = self.text()
+        if keep_previous and before is not None:
+            write_text(self.previous, before, self.file.stat().st_mode & 0o777)
+        known = [*self.written()[-1:], sha256(content)] if before is not None else [sha256(content)]
+        write_text(self.directory / _WRITTEN, "".join(f"{one}\n" for one in dict.fromkeys(known)), 0o644)
+        write_text(self.file, content, mode)
+
+    def sweep(self) -> None:
+        """Remove the temporary files of runs that were killed. Only under the lock."""
+        for name in (FILE, PREVIOUS, _WRITTEN):
+            for path in self.directory.glob(f".{name}.*"):
+                path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove all that this module made, the lock last, and the directory when nothing else is in it."""
+        self.sweep()
+        for path in (self.file, self.previous, self.directory / _WRITTEN, self.directory / _LOCK):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+    @contextlib.contextmanager
+    def lock(self, wait_s: float) -> Iterator[int]:
+        """Be the only run that changes this project; gives the lock's file descriptor. The kernel frees it on death.
+
+        Raises VoicesError after ``wait_s`` seconds.
+        """
+        path = self.directory / _LOCK
+        deadline = time.monotonic() + wait_s
+        while True:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if _try_lock(handle, path):
+                    yield handle
+                    return
+            finally:
+                os.close(handle)
+            if time.monotonic() > deadline:
+                raise VoicesError(
+                    f"project {self.project}: another run has held {path} for {wait_s:g} s: wait for it to end, or end it. "
+                    "Nothing was changed"
+                )
+            time.sleep(_POLL_S)
+
+
+def _try_lock(handle: int, path: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us may have removed the file: then this lock guards nothing.
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False

@@ -1,0 +1,23 @@
+# What a host has of Docker: does it answer on the socket $1, and is there a Compose, above all at the plugin's path $2.
+# Prints KEY=VALUE lines, the value empty for what is missing; reads only; POSIX sh.
+socket=$1 plugin=$2
+# A remote shell may lack the directories of root's programs, and a person's own settings may point elsewhere.
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" LC_ALL=C.UTF-8 DOCKER_CONFIG=/nonexistent
+unset DOCKER_HOST DOCKER_CONTEXT DOCKER_TLS_VERIFY DOCKER_API_VERSION
+
+put() { printf '%s=%s\n' "$1" "$2"; }
+
+put dockerd "$(command -v dockerd)"
+put docker "$(command -v docker)"
+put answers "$(timeout 15 docker --host "unix://$socket" version --format '{{.Server.Version}}' 2>/dev/null </dev/null)"
+if [ -x "$plugin" ]; then
+    put own_compose yes
+    compose=$(timeout 15 "$plugin" version --short 2>/dev/null </dev/null)
+else
+    put own_compose no
+    compose=$(timeout 15 docker compose version --short 2>/dev/null </dev/null)
+fi
+put compose "${compose#v}"
+put init "$(cat /proc/1/comm)"
+put machine "$(uname -m)"
+command -v apt-get >/dev/null 2>&1 && put apt yes || put apt no
