@@ -1,7 +1,7 @@
 """The plan of ``compose_project``: from a project as the engine has it to the project as wanted. Pure.
 
-``compose_client`` reads an ``Actual`` and carries a ``Plan`` out. Compose itself creates, recreates and starts; what has
-to go away first (orphans, what an interrupted run left) is removed by id, so that exactly what the plan says goes.
+``compose_client`` reads an ``Actual`` and carries a ``Plan`` out. Compose itself creates, recreates and starts; what
+has to go away first (orphans, what an interrupted run left) is removed by id, so that exactly what the plan says goes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ class Plan:
 
 
 def plan_present(
-    desired: Desired, actual: Actual, secrets: Secrets, pull: str = "missing", remote: Mapping[str, Remote] | None = None
+    desired: Desired,
+    actual: Actual,
+    secrets: Secrets,
+    pull: str = "missing",
+    remote: Mapping[str, Remote] | None = None,
 ) -> Plan:
     """The plan for a project that is to run. ``remote`` answers for ``images_to_look_up``."""
     kept, left_over, renames = _kept(desired, actual)
@@ -208,7 +212,9 @@ def _file_action(desired: Desired, actual: Actual) -> list[Action]:
 
 
 def _healthy_under_text(actual: Actual) -> bool:
-    """Whether every service of the compose.yaml on disk runs, healthy, as that file says."""
+    """Whether a run saw the project healthy under the compose.yaml on disk, or every service is, as that file says."""
+    if actual.text is not None and sha256(actual.text) == actual.known_healthy:
+        return True
     running = {(c.service, c.hash) for c in actual.containers if c.healthy and not c.oneoff}
     return bool(actual.text_hashes) and set(actual.text_hashes.items()) <= running
 
@@ -255,7 +261,9 @@ def _network_actions(desired: Desired, actual: Actual) -> tuple[list[Action], se
 def _network_differences(network: Network, there: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """(field, before, after); subnets and addresses count only where the file gives them."""
     config = network.config
-    labels = {key: value for key, value in (there.get("Labels") or {}).items() if not key.startswith("com.docker.compose.")}
+    labels = {
+        key: value for key, value in (there.get("Labels") or {}).items() if not key.startswith("com.docker.compose.")
+    }
     wanted_labels = config.get("labels") or {}
     if isinstance(wanted_labels, list):
         wanted_labels = dict(label.partition("=")[::2] for label in wanted_labels)
@@ -292,7 +300,7 @@ def plan_absent(actual: Actual) -> Plan:
     names = _labels(actual.containers)
     alive = [c for c in actual.containers if c.state in RUNNING]
     networks = sorted(actual.networks)
-    files = [Action("remove", FILE)] if actual.text is not None or actual.leftover_files else []
+    files = [Action("remove", FILE)] if actual.leftover_files else []
     return Plan(
         actions=(
             *(Action("stop", names[c.id]) for c in alive),

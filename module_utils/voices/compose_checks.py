@@ -28,7 +28,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Answers:
-    """``holders``: port to the process that listens there. ``cdi``: device names that CDI files give, None if unknown."""
+    """``holders``: port to the process that listens there. ``cdi``: device names by CDI, None where it is unknown."""
 
     holders: Mapping[Port, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
@@ -179,8 +179,8 @@ def _device_problems(desired: Desired, plan: Plan, answers: Answers) -> Iterator
         ):
             known = ", ".join(sorted(answers.runtimes)) or "none"
             yield (
-                f"service {name} reserves NVIDIA devices, and this engine has no NVIDIA runtime (it has {known}): install "
-                "nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` and restart Docker"
+                f"service {name} reserves NVIDIA devices, and this engine has no NVIDIA runtime (it has {known}): "
+                "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker`, restart Docker"
             )
 
 
@@ -190,7 +190,8 @@ def _network_problems(desired: Desired, actual: Actual, plan: Plan) -> Iterator[
         if network.external:
             if there is None:
                 yield (
-                    f"the external network {network.name} does not exist: make it (docker network create {network.name})"
+                    f"the external network {network.name} does not exist: make it "
+                    f"(docker network create {network.name})"
                 )
             continue
         owner = ((there or {}).get("Labels") or {}).get(f"{LABEL}project", "")
@@ -208,6 +209,6 @@ def _guests(actual: Actual, plan: Plan) -> Iterator[str]:
         guests = sorted(entry.get("Name", key[:12]) for key, entry in attached if key not in ours)
         if guests:
             yield (
-                f"network {name} has to go and is in use by {', '.join(f'container {guest}' for guest in guests)} outside "
-                f"the project: disconnect it (docker network disconnect {name} {guests[0]})"
+                f"network {name} has to go and is in use outside the project by container {', '.join(guests)}: "
+                f"disconnect it (docker network disconnect {name} {guests[0]})"
             )

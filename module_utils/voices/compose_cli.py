@@ -29,7 +29,7 @@ _PROGRESS = re.compile(
 
 @dataclass(frozen=True)
 class UpResult:
-    """How ``up`` ended: its exit status, what it said besides progress, and whether it was ended for taking too long."""
+    """How ``up`` ended: exit status, what it said besides progress, and whether it was ended for taking too long."""
 
     rc: int
     errors: str
@@ -72,8 +72,26 @@ class Compose:
 
         It inherits the lock, so that it stays locked when the module is killed and Compose runs on.
         """
-        arguments = ["--ansi", "never", *self._project(), "--file", file, "up", "--detach", "--no-build", "--quiet-pull"]
-        arguments += ["--wait", "--wait-timeout", str(max(1, math.ceil(wait_s))), "--timeout", str(stop_s), "--pull", pull]
+        arguments = [
+            "--ansi",
+            "never",
+            *self._project(),
+            "--file",
+            file,
+            "up",
+            "--detach",
+            "--no-build",
+            "--quiet-pull",
+        ]
+        arguments += [
+            "--wait",
+            "--wait-timeout",
+            str(max(1, math.ceil(wait_s))),
+            "--timeout",
+            str(stop_s),
+            "--pull",
+            pull,
+        ]
         began = time.monotonic()
         try:
             done = self._run(arguments, timeout_s=limit_s, keep=(lock,))
@@ -123,7 +141,9 @@ class Compose:
         said = done.stdout.strip()
         found = _VERSION.fullmatch(said)
         if done.returncode != 0 or not found:
-            raise VoicesError(self._absent(f"`version --short` ended with {done.returncode}: {_tidy(done.stderr or said)}"))
+            raise VoicesError(
+                self._absent(f"`version --short` ended with {done.returncode}: {_tidy(done.stderr or said)}")
+            )
         if (int(found[1]), int(found[2])) < OLDEST:
             raise VoicesError(
                 f"project {self.project}: Compose is {said}, and {'.'.join(map(str, OLDEST))} or later is needed: "

@@ -1,8 +1,8 @@
 """What a compose.yaml asks for, read from what Compose itself makes of it. Pure.
 
-The input is the output of ``compose config --format json`` and ``compose config --hash '*'``. Compose 2.24 to 2.28 print
-the short forms that the file has (a command as one text, an environment as a list), others the canonical ones: both
-become the canonical form here. In that output ``$$`` stands for ``$``.
+The input is the output of ``compose config --format json`` and ``compose config --hash '*'``. Some versions of Compose
+(2.24.7) print the short forms that the file has (a command as one text, an environment as a list), others (2.20.1,
+2.40.3) the canonical ones: both become the canonical form here. In that output ``$$`` stands for ``$``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Service:
         """The devices that it reserves through a driver (GPUs)."""
         resources = (self.config.get("deploy") or {}).get("resources") or {}
         reserved = list((resources.get("reservations") or {}).get("devices") or [])
-        return reserved + [{"driver": "nvidia", **gpu} for gpu in self.config.get("gpus") or [] if isinstance(gpu, dict)]
+        return reserved + [
+            {"driver": "nvidia", **gpu} for gpu in self.config.get("gpus") or [] if isinstance(gpu, dict)
+        ]
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,9 @@ def parse_desired(project: str, content: str, config_json: str, hashes_text: str
         raise VoicesError(f"project {project}: the content has no service: state: absent takes a project away")
     problems = [problem for service in services.values() for problem in _unsupported(service)]
     if problems:
-        raise VoicesError(f"project {project}: compose_project cannot tell beforehand what follows: {'; '.join(problems)}")
+        raise VoicesError(
+            f"project {project}: compose_project cannot tell beforehand what follows: {'; '.join(problems)}"
+        )
     used = {key for service in services.values() for key in service.networks}
     volumes = config.get("volumes") or {}
     return Desired(

@@ -1,8 +1,8 @@
 """In which fields a container differs from the service it should be. Pure.
 
-It is asked only for a container whose ``config-hash`` differs, so a field that it does not know costs a reason and never
-a recreate: such a change is reported as ``service definition``. A container also has what its image brings; that counts
-as unset here.
+It is asked only for a container whose ``config-hash`` differs, so a field that it does not know costs a reason and
+never a recreate: such a change is reported as ``service definition``. A container also has what its image brings; that
+counts as unset here.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _wanted_mounts(service: Service, desired: Desired) -> Fields:
 
 def _wanted_port(entry: Mapping[str, Any]) -> str:
     return _port_text(
-        str(entry.get("host_ip", "")), str(entry.get("published", "")), f"{entry['target']}/{entry.get('protocol', 'tcp')}"
+        str(entry.get("host_ip", "")),
+        str(entry.get("published", "")),
+        f"{entry['target']}/{entry.get('protocol', 'tcp')}",
     )
 
 
@@ -211,7 +213,9 @@ def _actual_mounts(container: Container, image: Mapping[str, Any]) -> Found:
         elif kind == "tmpfs":
             text = _tmpfs_text(f"size={sizes[target]}" if sizes.get(target) else "")
         else:
-            text = posixpath.normpath(entry.get("Source", "")) if kind == "bind" else f"{kind} {entry.get('Source', '')}"
+            text = (
+                posixpath.normpath(entry.get("Source", "")) if kind == "bind" else f"{kind} {entry.get('Source', '')}"
+            )
         found[f"mounts {target}"] = (_mount_text(text, not entry.get("RW", True)), unset)
     for target, options in (host.get("Tmpfs") or {}).items():
         found[f"mounts {target}"] = (_tmpfs_text(options), None)

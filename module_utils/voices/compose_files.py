@@ -16,12 +16,18 @@ from .plan import VoicesError
 
 PREVIOUS = f"{FILE}.previous"
 _WRITTEN = ".written"
+_HEALTHY = ".healthy"
 _LOCK = ".lock"
+_STATE = (FILE, PREVIOUS, _WRITTEN, _HEALTHY)
 _POLL_S = 0.1
 
 
 class ProjectFiles:
-    """One project's directory. ``.written`` holds the digests of the last two texts that this module wrote."""
+    """One project's directory.
+
+    ``.written`` holds the digests of the last two texts that this module wrote, ``.healthy`` that of the text under
+    which a run last saw the project healthy.
+    """
 
     def __init__(self, project: str, directory: str) -> None:
         self.project = project
@@ -41,9 +47,18 @@ class ProjectFiles:
         """Digests of the texts that this module wrote last."""
         return tuple((read_text(self.directory / _WRITTEN) or "").split())
 
+    def known_healthy(self) -> str:
+        """Digest of the text under which a run last saw the project healthy, or empty."""
+        return (read_text(self.directory / _HEALTHY) or "").strip()
+
+    def note_healthy(self, content: str) -> None:
+        """Note that the project is healthy under this text."""
+        if self.known_healthy() != sha256(content):
+            write_text(self.directory / _HEALTHY, f"{sha256(content)}\n", 0o644)
+
     def leftover(self) -> bool:
-        """Whether anything but compose.yaml is there that this module made."""
-        return self.previous.exists() or (self.directory / _WRITTEN).exists()
+        """Whether anything is there that this module made."""
+        return any((self.directory / name).exists() for name in _STATE)
 
     def write(self, content: str, *, keep_previous: bool, private: bool) -> None:
         """Make ``content`` the compose.yaml; each step is whole, and after a kill at any point the next run is right.
@@ -55,21 +70,23 @@ class ProjectFiles:
         before = self.text()
         if keep_previous and before is not None:
             write_text(self.previous, before, self.file.stat().st_mode & 0o777)
-        known = [*self.written()[-1:], sha256(content)] if before is not None else [sha256(content)]
+        written = self.written()
+        ours = [] if before is None else [sha256(before)] if sha256(before) in written else written[-1:]
+        known = [*ours, sha256(content)]
         write_text(self.directory / _WRITTEN, "".join(f"{one}\n" for one in dict.fromkeys(known)), 0o644)
         write_text(self.file, content, mode)
 
     def sweep(self) -> None:
         """Remove the temporary files of runs that were killed. Only under the lock."""
-        for name in (FILE, PREVIOUS, _WRITTEN):
+        for name in _STATE:
             for path in self.directory.glob(f".{name}.*"):
                 path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove all that this module made, the lock last, and the directory when nothing else is in it."""
         self.sweep()
-        for path in (self.file, self.previous, self.directory / _WRITTEN, self.directory / _LOCK):
-            path.unlink(missing_ok=True)
+        for name in (*_STATE, _LOCK):
+            (self.directory / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.directory.rmdir()
 
@@ -92,8 +109,8 @@ class ProjectFiles:
                 os.close(handle)
             if time.monotonic() > deadline:
                 raise VoicesError(
-                    f"project {self.project}: another run has held {path} for {wait_s:g} s: wait for it to end, or end it. "
-                    "Nothing was changed"
+                    f"project {self.project}: another run has held {path} for {wait_s:g} s: wait for it to end, "
+                    "or end it. Nothing was changed"
                 )
             time.sleep(_POLL_S)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .masking import looks_secret, shown_argv
 from .plan import VoicesError
-from .service import looks_secret, shown_argv
 
 _PLACE = re.compile(r"_(FILE|PATH|DIR)$", re.IGNORECASE)
 _SHORTEST = 6  # a shorter value would blank ordinary words wherever they stand; it is masked behind its key only

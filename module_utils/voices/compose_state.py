@@ -85,8 +85,9 @@ class Actual:
     """All that a plan is made from besides the wanted project.
 
     ``text`` is compose.yaml on disk, ``text_hashes`` its services' hashes (empty when it is equal to the wanted text or
-    Compose does not take it), ``written`` the digests of the texts that this module wrote, ``images`` the local images
-    by the names that the wanted services use, ``networks`` the project's and the wanted ones by name.
+    Compose does not take it), ``written`` the digests of the texts that this module wrote, ``known_healthy`` the digest
+    of the text under which a run last saw the project healthy, ``images`` the local images by the names that the
+    wanted services use, ``networks`` the project's and the wanted ones by name.
     """
 
     containers: tuple[Container, ...] = ()
@@ -97,6 +98,7 @@ class Actual:
     previous: str | None = None
     text_hashes: Mapping[str, str] = field(default_factory=dict)
     written: tuple[str, ...] = ()
+    known_healthy: str = ""
     leftover_files: bool = False
 
 

@@ -30,7 +30,7 @@ def bytes_of(text: Any) -> int:
     found = _SIZE.fullmatch(str(text).strip().lower())
     if not found:
         raise VoicesError(f"{text!r} is no size such as 512m or 8g")
-    return round(float(found[1]) * 1024 ** " kmgtp".index(found[2] or " "))
+    return round(float(found[1]) * 1024.0 ** " kmgtp".index(found[2] or " "))
 
 
 def shown_duration(value: int) -> str:

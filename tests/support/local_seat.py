@@ -70,6 +70,7 @@ class LocalSeat:
         host = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
+            "host_tools_manage": False,
             "voices_seat_root": str(self.made),
             "voices_seat_adapters_dir": str(self.sources),
             "voices_seat_runtime": "supervisor",

@@ -9,7 +9,14 @@ put() { printf '%s=%s\n' "$1" "$2"; }
 
 put dockerd "$(command -v dockerd)"
 put docker "$(command -v docker)"
-put answers "$(timeout 15 docker --host "unix://$socket" version --format '{{.Server.Version}}' 2>/dev/null </dev/null)"
+init=$(cat /proc/1/comm)
+unit() { systemctl is-active --quiet "$1" 2>/dev/null; }
+# Where systemd listens on the socket for a Docker that is stopped, asking would start it.
+if [ "$init" = systemd ] && unit docker.socket && ! unit docker.service; then
+    put answers ''
+else
+    put answers "$(timeout 15 docker --host "unix://$socket" version --format '{{.Server.Version}}' 2>/dev/null </dev/null)"
+fi
 if [ -x "$plugin" ]; then
     put own_compose yes
     compose=$(timeout 15 "$plugin" version --short 2>/dev/null </dev/null)
@@ -18,6 +25,6 @@ else
     compose=$(timeout 15 docker compose version --short 2>/dev/null </dev/null)
 fi
 put compose "${compose#v}"
-put init "$(cat /proc/1/comm)"
+put init "$init"
 put machine "$(uname -m)"
 command -v apt-get >/dev/null 2>&1 && put apt yes || put apt no

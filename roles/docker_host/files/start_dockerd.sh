@@ -20,9 +20,8 @@ noted() { pid=$(cat "$pidfile" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev
 fail() {
     echo "$1" >&2
     [ "$do" = start ] || exit 1
-    # What this start wrote; dockerd prefixes its errors, and ends with a bare line.
-    tail -c "+$((before + 1))" "$log" | grep -E 'level=(error|fatal)|^(Error|failed|unable|unknown|invalid|flag|[a-z ]*: )' |
-        tail -n 8 >&2
+    # What this start wrote, without what is no error.
+    tail -c "+$((before + 1))" "$log" | grep -vE 'level=(debug|info|warning)|^[[:space:]]*$' | tail -n 8 >&2
     echo "The whole log: $log" >&2
     exit 1
 }
@@ -44,9 +43,9 @@ deadline=$(($(date +%s) + seconds))
 until answers; do
     # It may have ended because another run's dockerd was first; that one's pid is noted then.
     if [ -n "$child" ] && ! kill -0 "$child" 2>/dev/null && ! noted; then
-        fail 'dockerd ended before it answered:'
+        fail 'dockerd ended before it answered.'
     fi
-    [ "$(date +%s)" -lt "$deadline" ] || fail "No answer within $seconds s${child:+, dockerd (pid $child) goes on}:"
+    [ "$(date +%s)" -lt "$deadline" ] || fail "No answer within $seconds s${child:+, dockerd (pid $child) goes on}."
     sleep 0.2
 done
 echo "$word"

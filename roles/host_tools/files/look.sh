@@ -81,7 +81,9 @@ for candidate in $(candidates); do
         *) lacks="${lacks:+$lacks; }$candidate $lack" ;;
     esac
 done
-[ -n "$named" ] && [ "$able" = no ] && [ -z "$lacks" ] && lacks="$named is not there"
+if [ "$able" = no ] && [ -z "$lacks" ]; then
+    lacks="${named:-any Python} is not there"
+fi
 put python "$python"
 put version "$version"
 put able "$able"
