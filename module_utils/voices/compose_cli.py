@@ -6,10 +6,12 @@ import math
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import IO
 
 from .compose_config import Desired, parse_desired, parse_hashes
 from .plan import VoicesError
@@ -67,38 +69,25 @@ class Compose:
         done = self._config(text, "--hash", "*")
         return parse_hashes(done.stdout) if done.returncode == 0 else {}
 
-    def up(self, file: str, *, wait_s: float, stop_s: int, pull: str, limit_s: float | None, lock: int) -> UpResult:
-        """``up --detach --wait``. ``limit_s``: seconds after which it is ended (None: a pull may take any time).
+    def up(
+        self, file: str, *, wait_s: float | None, stop_s: int, pull: str, limit_s: float | None, lock: int
+    ) -> UpResult:
+        """``up --detach``, with ``--wait`` for health unless ``wait_s`` is None.
 
-        It inherits the lock, so that it stays locked when the module is killed and Compose runs on.
+        ``limit_s``: seconds after which it is ended (None: a pull may take any time). It inherits the lock, so that the
+        project stays locked when the module is killed and Compose runs on.
         """
-        arguments = [
-            "--ansi",
-            "never",
-            *self._project(),
-            "--file",
-            file,
-            "up",
-            "--detach",
-            "--no-build",
-            "--quiet-pull",
-        ]
-        arguments += [
-            "--wait",
-            "--wait-timeout",
-            str(max(1, math.ceil(wait_s))),
-            "--timeout",
-            str(stop_s),
-            "--pull",
-            pull,
-        ]
+        arguments = f"up --detach --no-build --quiet-pull --timeout {stop_s} --pull {pull}".split()
+        if wait_s is not None:
+            arguments += ["--wait", "--wait-timeout", str(max(1, math.ceil(wait_s)))]
+        arguments = ["--ansi", "never", *self._project(), "--file", file, *arguments]
         began = time.monotonic()
-        try:
-            done = self._run(arguments, timeout_s=limit_s, keep=(lock,))
-        except subprocess.TimeoutExpired as error:
-            said = (error.stderr or b"").decode(errors="replace") if isinstance(error.stderr, bytes) else ""
-            return UpResult(-1, _without_progress(said), True, time.monotonic() - began)
-        return UpResult(done.returncode, _without_progress(done.stderr), False, time.monotonic() - began)
+        # A file, not a pipe: a Compose whose module was killed would die of a pipe in the middle of a recreate.
+        with tempfile.TemporaryFile("w+", errors="replace") as said:
+            rc = self._start(arguments, said, limit_s, lock)
+            said.seek(0)
+            errors = _without_progress(said.read())
+        return UpResult(-1 if rc is None else rc, errors, rc is None, time.monotonic() - began)
 
     # ------------------------------------------------------------------------------------------------------ inside
 
@@ -112,8 +101,6 @@ class Compose:
         self,
         arguments: Sequence[str],
         stdin: str = "",
-        timeout_s: float | None = _READ_TIMEOUT_S,
-        keep: tuple[int, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
@@ -123,10 +110,28 @@ class Compose:
                 text=True,
                 env=self.environment,
                 cwd="/",
-                timeout=timeout_s,
-                pass_fds=keep,
+                timeout=_READ_TIMEOUT_S,
                 check=False,
             )
+        except OSError as error:
+            raise VoicesError(self._absent(f"{self.argv[0]}: {error.strerror}")) from error
+
+    def _start(self, arguments: Sequence[str], said: IO[str], limit_s: float | None, lock: int) -> int | None:
+        """The exit status, or None when it was ended after ``limit_s`` seconds."""
+        try:
+            return subprocess.run(
+                [*self.argv, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env=self.environment,
+                cwd="/",
+                timeout=limit_s,
+                pass_fds=(lock,),
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return None
         except OSError as error:
             raise VoicesError(self._absent(f"{self.argv[0]}: {error.strerror}")) from error
 

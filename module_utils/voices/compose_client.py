@@ -165,7 +165,7 @@ class ComposeProject:
         if plan.up:
             up = self.compose.up(
                 str(self.files.file),
-                wait_s=self.spec.wait_timeout_s,
+                wait_s=self.spec.wait_timeout_s if desired.all_can_be_waited_for else None,
                 stop_s=self.spec.stop_seconds,
                 pull=self.spec.pull if plan.pull or self.spec.pull == "never" else "missing",
                 limit_s=None if plan.pull else self.spec.wait_timeout_s + self.spec.stop_seconds + _SPARE_S,

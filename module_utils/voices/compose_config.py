@@ -81,7 +81,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Desired:
-    """A project as wanted. ``files``: (service, what for, host path) of everything that is mounted from the host."""
+    """A project as wanted. ``volumes``: key to the engine's name of it; ``config``: all that Compose printed."""
 
     project: str
     content: str
@@ -90,6 +90,11 @@ class Desired:
     volumes: Mapping[str, str] = field(default_factory=dict)
     external_volumes: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def all_can_be_waited_for(self) -> bool:
+        """Whether ``up --wait`` works: Compose 2.40.3 fails on a service whose health check is switched off."""
+        return not any((s.config.get("healthcheck") or {}).get("disable") for s in self.services.values())
 
 
 def project_name_error(project: str) -> str | None:

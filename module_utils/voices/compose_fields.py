@@ -233,7 +233,10 @@ def _actual_host(service: Service, host: Mapping[str, Any], container: Container
         found[key] = (_yes(host.get(name)), "false")
     found["cap_add"] = (_list(_capability(one) for one in host.get("CapAdd") or []), None)
     found["cap_drop"] = (_list(_capability(one) for one in host.get("CapDrop") or []), None)
-    found["security_opt"] = (_list(_security(one) for one in host.get("SecurityOpt") or []), None)
+    # The engine adds label=disable to a container that shares a namespace of the host.
+    asked = [_security(one) for one in service.config.get("security_opt", [])]
+    options = [_security(one) for one in host.get("SecurityOpt") or []]
+    found["security_opt"] = (_list(one for one in options if one != "label:disable" or one in asked), None)
     found["group_add"] = (_list(host.get("GroupAdd") or []), None)
     found["devices"] = (
         _list(

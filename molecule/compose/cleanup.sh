@@ -18,7 +18,7 @@ for directory in /var/lib/voices /tank/aimodels; do
         echo "removed $directory"
     fi
 done
-if [ -s "$started" ]; then
+if [ -s "$started" ] && [ -z "${VOICES_KEEP_DOCKER:-}" ]; then
     pid=$(cat "$started")
     if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ]; then
         kill "$pid"

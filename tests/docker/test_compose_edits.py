@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,12 @@ RECREATES: dict[str, tuple[Callable[[Project], None], list[str], Any]] = {
     "secret value": (
         set_in("environment", "HF_TOKEN", value="hf_another-token"),
         ["environment HF_TOKEN"],
-        [("sha256:9d10003c", "sha256:bc84f24a")],
+        [
+            (
+                f"sha256:{sha256(SECRET.encode()).hexdigest()[:8]}",
+                f"sha256:{sha256(b'hf_another-token').hexdigest()[:8]}",
+            )
+        ],
     ),
     "mount added": (add_mount, ["mounts /more"], None),
     "label changed": (set_in("labels", "voices.flags", value="bbb"), ["labels voices.flags"], [("aaa", "bbb")]),
@@ -88,7 +94,11 @@ RECREATES: dict[str, tuple[Callable[[Project], None], list[str], Any]] = {
     "writable root": (set_in("read_only", value=False), ["read_only"], [("true", "false")]),
     "log rotation": (set_in("logging", "options", "max-size", value="5m"), ["logging"], None),
     "stop grace period": (set_in("stop_grace_period", value="7s"), ["stop_grace_period"], [(None, "7s")]),
-    "a field unknown to the plan": (set_in("sysctls", value={"net.core.somaxconn": "64"}), ["service definition"], None),
+    "a field unknown to the plan": (
+        set_in("sysctls", value={"net.core.somaxconn": "64"}),
+        ["service definition"],
+        None,
+    ),
 }
 
 
@@ -221,8 +231,8 @@ def test_an_image_that_was_rebuilt_under_its_name(api: Any, running: Project) ->
 
 
 def test_what_an_image_brings_is_no_difference(api: Any, running: Project) -> None:
-    make_image(api, "rich", label="a=b", env="EXTRA=1", user="1000", workdir="/tmp", cmd='["sleep", "1000"]')
-    running.service |= {"image": f"{PREFIX}:rich", "init": True}
+    make_image(api, "rich", label="a=b", env="EXTRA=1", user="1000", workdir="/bin", cmd='["sleep", "1000"]')
+    running.service.update(image=f"{PREFIX}:rich", init=True)
     for key in ("command", "user", "labels"):
         del running.service[key]
     running.run()
@@ -270,12 +280,17 @@ def test_another_run_of_a_rich_service_finds_nothing(running: Project, tmp_path:
         "group_add": ["44"],
         "ipc": "host",
         "hostname": "rich",
-        "working_dir": "/tmp",
+        "working_dir": "/bin",
         "mem_limit": "64m",
         "cpus": "0.5",
         "stop_signal": "SIGKILL",
         "tmpfs": ["/run:size=1m,mode=755"],
-        "volumes": ["./:/project:ro", "vol:/vol", "/anonymous", {"type": "tmpfs", "target": "/t", "tmpfs": {"size": 1048576}}],
+        "volumes": [
+            "./:/project:ro",
+            "vol:/vol",
+            "/anonymous",
+            {"type": "tmpfs", "target": "/t", "tmpfs": {"size": 1048576}},
+        ],
         "secrets": ["key", {"source": "key", "target": "/etc/key"}],
         "configs": [{"source": "setting", "target": "/etc/setting"}],
         "healthcheck": {"disable": True},

@@ -24,7 +24,7 @@ from tests.support.run_module import run_module
 
 DOCKER_HOST = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 PREFIX = "voices-test"
-SECRET = "hf_a-token-that-no-one-may-see"  # noqa: S105 - made up
+SECRET = "hf_a-token-that-no-one-may-see"
 # Ends at once on SIGTERM, as a shell that waits in the foreground would not.
 SERVE = "trap 'exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"
 
@@ -40,7 +40,7 @@ def no_docker() -> str:
         done = subprocess.run([*command, "version", "--short"], capture_output=True, text=True, check=False, timeout=30)
     except OSError as error:
         return f"no Compose: {' '.join(command)}: {error.strerror}"
-    return f"no Compose: {' '.join(command)}: {done.stderr.strip()}" if done.returncode else ""
+    return f"no Compose: {' '.join(command)}: {done.stderr.splitlines()[:1]}" if done.returncode else ""
 
 
 def compose_command() -> list[str]:
@@ -48,8 +48,8 @@ def compose_command() -> list[str]:
     return os.environ.get("VOICES_TEST_COMPOSE", "docker compose").split()
 
 
-def make_image(api: Any, tag: str, **defaults: Any) -> str:
-    """An image of this host's sh and sleep with their libraries, under ``voices-test:<tag>``; returns its id."""
+def root_archive() -> bytes:
+    """A file system with this host's sh and sleep and their libraries, as a tar archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
         seen: set[str] = set()
@@ -64,8 +64,13 @@ def make_image(api: Any, tag: str, **defaults: Any) -> str:
         directory = tarfile.TarInfo("tmp")
         directory.type, directory.mode = tarfile.DIRTYPE, 0o1777
         archive.addfile(directory)
+    return buffer.getvalue()
+
+
+def make_image(api: Any, tag: str, **defaults: Any) -> str:
+    """The image ``voices-test:<tag>`` from ``root_archive``; returns its id. ``defaults``: Dockerfile instructions."""
     changes = ["ENV PATH=/bin", *(f"{key.upper()} {value}" for key, value in defaults.items())]
-    api.import_image_from_data(buffer.getvalue(), repository=PREFIX, tag=tag, changes=changes)
+    api.import_image_from_data(root_archive(), repository=PREFIX, tag=tag, changes=changes)
     return str(api.inspect_image(f"{PREFIX}:{tag}")["Id"])
 
 
@@ -92,7 +97,7 @@ class Project:
                     "read_only": True,
                     "cap_drop": ["ALL"],
                     "security_opt": ["no-new-privileges:true"],
-                    "tmpfs": ["/tmp:mode=1777"],
+                    "tmpfs": ["/scratch:mode=1777"],
                     "shm_size": "128m",
                     "volumes": [self.mount(self.data)],
                     "healthcheck": {
@@ -181,7 +186,9 @@ class Project:
 
     def state(self) -> tuple[Any, ...]:
         """All that a check must leave alone: containers with their starts, networks, files with their inodes."""
-        containers = [(one["Id"], one["Name"], one["State"]["StartedAt"], one["State"]["Status"]) for one in self.containers()]
+        containers = [
+            (one["Id"], one["Name"], one["State"]["StartedAt"], one["State"]["Status"]) for one in self.containers()
+        ]
         networks = sorted(one["Id"] for one in self.api.networks(names=[self.name]))
         images = sorted((tuple(one["RepoTags"] or ()), one["Id"]) for one in self.api.images(name=PREFIX))
         return containers, networks, images, tree(self.root)
