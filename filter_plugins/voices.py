@@ -16,12 +16,17 @@ if _MODULE_UTILS not in ansible.module_utils.__path__:
 
 from ansible.module_utils.voices.flags import flags_sha256  # noqa: E402 - after the path above
 from ansible.module_utils.voices.seat import describe  # noqa: E402
-from ansible.module_utils.voices.spec import normalise, trial_errors  # noqa: E402
+from ansible.module_utils.voices.spec import normalise, trial_errors, variable_errors  # noqa: E402
 
 
 def voices_seat_errors(seats: Any, runtime: str, generate_api_key: bool = False) -> list[str]:
     """Every reason why ``voices_seats`` is refused; an empty list when it is valid."""
     return normalise(seats, runtime=runtime, generate_api_key=generate_api_key)[1]
+
+
+def voices_variable_errors(names: list[str], known: list[str]) -> list[str]:
+    """Why role variables are refused: a name that the role does not have is answered with the nearest that it has."""
+    return variable_errors(names, known)
 
 
 def voices_seat_describe(
@@ -48,6 +53,7 @@ class FilterModule:
         return {
             "voices_seat_errors": voices_seat_errors,
             "voices_seat_describe": voices_seat_describe,
+            "voices_variable_errors": voices_variable_errors,
             "voices_trial_errors": voices_trial_errors,
             "voices_flags_sha256": flags_sha256,
         }

@@ -71,6 +71,11 @@ options:
     description: Who C(engine.yaml) belongs to, C(uid:gid), when the engine runs as another user. Needs root.
     type: str
     default: ""
+  carrier:
+    description:
+      - The carrier's directory on this host. One without a C(config.json) is refused, before a flag change restarts an
+        engine that then cannot find its model.
+    type: path
 attributes:
   check_mode:
     description: Reports the same actions and writes nothing.
@@ -157,7 +162,7 @@ except ImportError:
 else:
     IMPORT_ERROR = None
     from ansible.module_utils.voices.api_key import mask
-    from ansible.module_utils.voices.engine_directory import EngineDirectory
+    from ansible.module_utils.voices.engine_directory import EngineDirectory, check_carrier
     from ansible.module_utils.voices.engine_file import Desired, plan
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
@@ -173,6 +178,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "generate_api_key": {"type": "bool", "default": False, "no_log": False},
     "guard": {"type": "str", "required": True},
     "owner": {"type": "str", "default": ""},
+    "carrier": {"type": "path"},
 }
 
 
@@ -189,6 +195,7 @@ def run(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         generate_api_key=params["generate_api_key"],
         owner=params["owner"],
     )
+    check_carrier(params["carrier"])
     directory = EngineDirectory(params["path"], params["api_key_file"])
     names = {"path": params["path"], "api_key_file": params["api_key_file"]}
     present = directory.read(params["stored"])

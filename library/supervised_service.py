@@ -309,9 +309,20 @@ def run(spec: Spec, client: ServiceClient, check_mode: bool) -> dict[str, Any]:
         service.apply(plan, desired)
         result["pid"] = 0
         if started:
-            result["pid"], seconds = ServiceHealth(client).wait(plan.will_start)
+            try:
+                result["pid"], seconds = ServiceHealth(client).wait(plan.will_start)
+            except VoicesError as error:
+                raise BringUpError(str(error), result) from error
             result["seconds"] = round(seconds, 2)
     return result
+
+
+class BringUpError(VoicesError):
+    """A plan that was carried out and whose process did not get healthy; ``result`` is what was done."""
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def main() -> None:
@@ -333,6 +344,8 @@ def main() -> None:
     try:
         client = ServiceClient(spec, parse_yaml, params["wrapper"], params["wrapper_source"] or "")
         result = run(spec, client, module.check_mode)
+    except BringUpError as error:
+        module.fail_json(msg=str(error), invocation=echoed, **error.result)
     except VoicesError as error:
         module.fail_json(msg=str(error), invocation=echoed)
     except OSError as error:

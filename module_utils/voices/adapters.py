@@ -95,7 +95,8 @@ def plan(wanted: Wanted, actual: Actual) -> list[Action]:
         if name in (persisted or {}):
             actions.append(Action("drop", name, why="retired", before=(persisted or {})[name]))
         if name in actual.live:
-            actions.append(Action("unload", name, why="retired", before=actual.live[name]))
+            why = "retired" if wanted.persist else "end of the trial"
+            actions.append(Action("unload", name, why=why, before=actual.live[name]))
     if wanted.prune_trials:
         actions += [Action("prune", name, why="trial", before=path) for name, path in trials(wanted, actual).items()]
     moved = [

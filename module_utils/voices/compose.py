@@ -318,7 +318,7 @@ def plan_absent(actual: Actual) -> Plan:
 def _labels(containers: Iterable[Container]) -> dict[str, str]:
     """Container id to what a plan calls it: the service, or the container's name where that says more."""
     containers = list(containers)
-    services = [c.service for c in containers]
+    services = [c.service for c in containers if not c.oneoff]
     return {
         c.id: c.service if c.service and services.count(c.service) == 1 and not c.oneoff else f"container {c.name}"
         for c in containers

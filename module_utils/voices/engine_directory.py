@@ -22,6 +22,13 @@ def has_adapter(path: str) -> bool:
     return (Path(path) / "adapter_config.json").is_file()
 
 
+def check_carrier(path: str | None) -> None:
+    """Refuse a carrier that is not there; raises VoicesError. Without a path nothing is looked for."""
+    if path and not (Path(path) / "config.json").is_file():
+        what = "holds no config.json" if Path(path).is_dir() else "does not exist"
+        raise VoicesError(f"carrier {path} {what}: correct the path, or bring its mount back; nothing was changed")
+
+
 def read_key(path: Path) -> str | None:
     """The key in ``path``, None when there is no file. Raises VoicesError when the file is not one line of text."""
     text = _read(path)

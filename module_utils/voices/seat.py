@@ -23,6 +23,7 @@ def layout(root: str, name: str) -> dict[str, str]:
         "store": f"{root}/store",
         "records_dir": f"{root}/records",
         "cache_dir": f"{root}/cache/{name}",
+        "tmp_dir": f"{seat}/service/tmp",
     }
 
 
@@ -60,9 +61,14 @@ def engine_environment(seat: Mapping[str, Any], paths: Mapping[str, str]) -> dic
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
     }
+    if len(paths["tmp_dir"]) <= LONGEST_TMP_DIR and seat["runtime"] == "supervisor":
+        environment["TMPDIR"] = paths["tmp_dir"]
     environment.update({str(key): str(value) for key, value in seat["environment"].items()})
     return environment
 
+
+#: vLLM puts sockets of 37 characters there, and a socket's path has at most 107 (unix(7)); else the system's serves.
+LONGEST_TMP_DIR = 68
 
 #: Environment that decides how an engine behaves: a process started by hand is adopted only when these agree.
 ADOPT_ENVIRONMENT = ("VLLM_ALLOW_RUNTIME_LORA_UPDATING",)

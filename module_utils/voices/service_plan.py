@@ -36,6 +36,8 @@ def plan_service(spec: Spec, actual: Actual, desired_files: Mapping[str, str]) -
         assert actual.booted is not None  # noqa: S101 - alive means that it was noted
         why = f"pid {actual.booted.leader.pid} runs on, but {_down_reason(actual)}"
         return Plan("exchange", (Action("adopt", spec.name, why=why),))
+    if actual.supervisord == "running" and actual.program == "RUNNING" and actual.launch is not None:
+        return _plan_start(spec, "the note of what it was started with is gone, so what it runs with cannot be known")
     if actual.supervisord == "running" and actual.program in SETTLED and actual.launch is not None:
         # The first boot is under way: the wrapper has not noted a process yet.
         if not _launch_differs(spec, actual):

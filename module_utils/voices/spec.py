@@ -14,7 +14,10 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
+from .api_key import key_error
+from .engine_slots import slots
 from .names import seat_name_error, voice_name_error
+from .plan import VoicesError
 
 #: The ranks that vLLM's --max-lora-rank takes.
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -74,10 +77,23 @@ MANAGED_FLAGS = {
     "lora-modules": "voices",
     "middleware": "(the seat's guard)",
     "config": "(the seat's engine.yaml)",
+    "root-path": "(the guard compares whole paths)",
+    "hf-token": "a file: engine.yaml is no place for it",
+    "uds": "bind and port",
 }
 
+_FLAG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
 #: Environment that the role sets for every engine.
-MANAGED_ENVIRONMENT = ("PYTHONPATH", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE")
+MANAGED_ENVIRONMENT = (
+    "PYTHONPATH",
+    "TMPDIR",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    "VLLM_API_KEY",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VOICES_SERVICE",
+)
 
 
 def normalise(
@@ -102,6 +118,12 @@ def normalise(
             normal[str(name)] = seat
     errors += _ports(normal)
     return normal, errors
+
+
+def variable_errors(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Why a variable that looks like one of the role's is refused: a misspelt name would be ignored without a word."""
+    known = set(known)
+    return [f"unknown variable {name}{_nearest(name, known)}" for name in sorted(set(names) - known)]
 
 
 def trial_errors(
@@ -137,8 +159,6 @@ def _seat(name: str, given: Any, runtime: str, generate: bool) -> tuple[dict[str
     if not isinstance(given, Mapping):
         return {}, [f"{where} is a {type(given).__name__}; it is a dict of options"]
     seat, errors = _typed(where, SEAT_SPEC, given)
-    if errors:
-        return {}, errors
     seat["runtime"] = seat["runtime"] or runtime
     voices: dict[str, dict[str, Any]] = {}
     for voice, options in seat["voices"].items():
@@ -146,9 +166,17 @@ def _seat(name: str, given: Any, runtime: str, generate: bool) -> tuple[dict[str
         errors += found
     seat["voices"] = voices
     errors += _numbers(where, seat)
+    errors += _slots(where, seat)
+    if seat["api_key"] and (refused := key_error(seat["api_key"], "api_key")):
+        errors.append(f"{where}: {refused}")
     errors += _engine_flags(where, seat["engine_flags"])
     errors += _environment(where, seat["environment"])
     errors += _bind(where, seat, generate)
+    if seat["carrier"] and not seat["carrier"].startswith("/"):
+        errors.append(
+            f"{where}: carrier {seat['carrier']!r} is no whole path; name the directory on the host that holds it, "
+            "nothing is looked up on a hub"
+        )
     if seat["runtime"] == "compose":
         errors += _compose(where, seat)
     return seat, errors
@@ -161,10 +189,8 @@ def _voice(where: str, name: Any, given: Any) -> tuple[dict[str, Any], list[str]
     if not isinstance(given, Mapping):
         return {}, [f"{where} is a {type(given).__name__}; it is a dict such as {{source: {name}-v1, state: present}}"]
     voice, errors = _typed(where, VOICE_SPEC, given)
-    if errors:
-        return {}, errors
     source, digest = voice["source"], voice["digest"]
-    if voice["state"] == "present" and not source and not digest:
+    if voice["state"] == "present" and not source and not digest and set(given) <= set(VOICE_SPEC):
         errors.append(f"{where} is present and has no source; set source: to the adapter's directory")
     if source and not source.startswith("/") and ".." in source.split("/"):
         errors.append(f"{where}: source {source!r} leaves the adapter directory; give a name below it or a whole path")
@@ -176,15 +202,19 @@ def _voice(where: str, name: Any, given: Any) -> tuple[dict[str, Any], list[str]
 
 
 def _typed(where: str, spec: dict[str, dict[str, Any]], given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The options with types and defaults, or the errors; unknown keys are answered with the nearest known one."""
-    unknown = [key for key in given if key not in spec]
-    if unknown:
-        return {}, [f"{where}: unknown option {key!r}{_nearest(key, spec)}" for key in unknown]
-    # A value of null means "not set", as it does where a template omits it.
-    result = ArgumentSpecValidator(spec).validate({key: value for key, value in given.items() if value is not None})
-    if result.error_messages:
-        return {}, [f"{where}: {message}" for message in result.error_messages]
-    return {key: result.validated_parameters.get(key) for key in spec}, []
+    """The options with types and defaults, and every error; an option that is refused is returned with its default.
+
+    Each option is validated by itself, because the validator stops at the first that it refuses.
+    """
+    values: dict[str, Any] = {}
+    errors = [f"{where}: unknown option {key!r}{_nearest(key, spec)}" for key in given if key not in spec]
+    for key, rule in spec.items():
+        # A value of null means "not set", as it does where a template omits it.
+        there = {key: given[key]} if given.get(key) is not None else {}
+        result = ArgumentSpecValidator({key: rule}).validate(there)
+        errors += [f"{where}: {message}" for message in result.error_messages]
+        values[key] = rule.get("default") if result.error_messages else result.validated_parameters.get(key)
+    return values, errors
 
 
 def _nearest(key: Any, known: Iterable[str]) -> str:
@@ -195,7 +225,7 @@ def _nearest(key: Any, known: Iterable[str]) -> str:
 
 def _numbers(where: str, seat: Mapping[str, Any]) -> list[str]:
     errors = []
-    if not 1 <= seat["port"] <= 65535:
+    if seat["port"] is not None and not 1 <= seat["port"] <= 65535:
         errors.append(f"{where}: port {seat['port']} is outside 1 to 65535")
     for key in ("max_model_len", "kv_cache_mib", "max_loras", "max_cpu_loras", "shm_mib"):
         if seat[key] is not None and seat[key] < 1:
@@ -206,12 +236,27 @@ def _numbers(where: str, seat: Mapping[str, Any]) -> list[str]:
     return errors
 
 
+def _slots(where: str, seat: Mapping[str, Any]) -> list[str]:
+    if any(seat[key] is not None and seat[key] < 1 for key in ("max_loras", "max_cpu_loras")):
+        return []  # said already
+    present = sum(voice["state"] == "present" for voice in seat["voices"].values() if voice)
+    try:
+        slots(present, seat["max_loras"], seat["max_cpu_loras"], {})
+    except VoicesError as error:
+        return [f"{where}: {error}"]
+    return []
+
+
 def _engine_flags(where: str, flags: Mapping[Any, Any]) -> list[str]:
     errors = []
     for flag, value in flags.items():
         kebab = kebab_flag(flag)
-        if kebab in MANAGED_FLAGS:
-            errors.append(f"{where}: engine_flags may not set {flag}; its place is {MANAGED_FLAGS[kebab]}")
+        # vLLM takes any beginning of a flag for the flag, and --no-x for its opposite.
+        meant = next((name for name in MANAGED_FLAGS if name.startswith(kebab.removeprefix("no-"))), None)
+        if not _FLAG.fullmatch(kebab):
+            errors.append(f"{where}: engine_flags {flag!r} is no flag of vLLM; write it like max-num-seqs")
+        elif meant:
+            errors.append(f"{where}: engine_flags may not set {flag}; its place is {MANAGED_FLAGS[meant]}")
         elif isinstance(value, Mapping):
             errors.append(f"{where}: engine_flags {flag} is a dict; give it as the JSON text that vLLM takes")
     if len({kebab_flag(flag) for flag in flags}) != len(flags):
@@ -223,9 +268,12 @@ def _environment(where: str, environment: Mapping[Any, Any]) -> list[str]:
     errors = [
         f"{where}: environment may not set {key}; the role sets it" for key in environment if key in MANAGED_ENVIRONMENT
     ]
-    for key in environment:
-        if not str(key).replace("_", "").isalnum() or str(key)[:1].isdigit():
+    for key, value in environment.items():
+        if not _VARIABLE.fullmatch(str(key)):
             errors.append(f"{where}: environment {key!r} is no name of a variable")
+        elif isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
+            shown = type(value).__name__
+            errors.append(f"{where}: environment {key} is a {shown}; a variable is a text or a number: quote it")
     return errors
 
 

@@ -78,7 +78,7 @@ startretries={spec.start_retries}
 stopsignal=TERM
 stopwaitsecs={spec.stop_seconds + 15}
 redirect_stderr=true
-stdout_logfile={text(spec.path("log", "wrapper.log"))}
+stdout_logfile={text(text(spec.path("log", "wrapper.log")))}
 stdout_logfile_maxbytes=1MB
 stdout_logfile_backups=1
 """

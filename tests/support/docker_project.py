@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -205,8 +206,13 @@ class Project:
 
     def destroy(self) -> None:
         """Take away all that carries the project's name."""
+        volumes = set()
         for one in self.containers():
+            volumes |= {mount["Name"] for mount in one["Mounts"] if mount["Type"] == "volume"}
             self.api.remove_container(one["Id"], force=True, v=True)
+        for name in volumes:
+            with contextlib.suppress(docker.errors.NotFound):
+                self.api.remove_volume(name)
         for one in self.api.networks(filters={"label": f"com.docker.compose.project={self.name}"}):
             self.api.remove_network(one["Id"])
 

@@ -67,9 +67,33 @@ def ansible_environment(log: str) -> dict[str, str]:
     }
 
 
+def play_command(inventory: Path, playbook: str, limit: str, extra: Mapping[str, Any] | None, check: bool) -> list[str]:
+    """The command line of a run."""
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), playbook, "-i", str(inventory), "--diff"]
+    command += ["--limit", limit]
+    if check:
+        command.append("--check")
+    if extra:
+        command += ["--extra-vars", json.dumps(extra)]
+    return command
+
+
+def start_play(inventory: Path, *, playbook: str = "site.yml", limit: str = "seat-host") -> subprocess.Popen[bytes]:
+    """A run that goes on in a process group of its own, for a test that kills it."""
+    return subprocess.Popen(
+        play_command(inventory, playbook, limit, None, False),
+        cwd=REPOSITORY,
+        env=ansible_environment(os.devnull),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 def run_play(
     inventory: Path,
-    *arguments: str,
+    *,
     playbook: str = "site.yml",
     limit: str = "seat-host",
     extra: Mapping[str, Any] | None = None,
@@ -78,12 +102,7 @@ def run_play(
 ) -> Play:
     """Run ``playbook`` with ``--diff``; ``check`` adds ``--check``. A failed play is a result, not an exception."""
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as log:
-        command = [str(Path(sys.executable).parent / "ansible-playbook"), playbook, "-i", str(inventory), "--diff"]
-        command += ["--limit", limit, *arguments]
-        if check:
-            command.append("--check")
-        if extra:
-            command += ["--extra-vars", json.dumps(extra)]
+        command = play_command(inventory, playbook, limit, extra, check)
         began = time.monotonic()
         done = subprocess.run(
             command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.voices.spec import MANAGED_FLAGS, normalise, trial_errors
+from ansible.module_utils.voices.spec import MANAGED_FLAGS, normalise, trial_errors, variable_errors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +64,19 @@ def test_a_valid_seat_gets_types_and_defaults() -> None:
         ({"bind": "0.0.0.0"}, ["bind 0.0.0.0", "api_key"]),  # noqa: S104 - the refusal under test
         ({"bind": "::"}, ["bind ::", "api_key"]),
         ({"engine_flags": {"max_loras": 9}}, ["engine_flags may not set max_loras"]),
+        ({"engine_flags": {"hos": "0.0.0.0"}}, ["may not set hos", "bind"]),  # noqa: S104 - an abbreviation is refused
+        ({"engine_flags": {"no-enable-lora": True}}, ["may not set no-enable-lora"]),
+        ({"engine_flags": {"MAX-NUM-SEQS": 1}}, ["no flag of vLLM"]),
+        (
+            {"max_loras": 1, "voices": {"lv-a": {"source": "x"}, "lv-b": {"source": "x"}}},
+            ["max_loras is 1", "set it to 3"],
+        ),
+        ({"max_loras": 3, "max_cpu_loras": 2}, ["max_cpu_loras is 2"]),
+        ({"api_key": "short"}, ["api_key has 5 characters"]),
+        ({"carrier": "Qwen/Qwen3-4B"}, ["carrier 'Qwen/Qwen3-4B'", "no whole path"]),
+        ({"environment": {"A": True}}, ["environment A is a bool"]),
+        ({"environment": {"A": None}}, ["environment A is a NoneType"]),
+        ({"environment": {"VOICES_SERVICE": "x"}}, ["may not set VOICES_SERVICE"]),
         ({"engine_flags": {"--lora-modules": []}}, ["engine_flags may not set --lora-modules"]),
         ({"engine_flags": {"seed": 1, "s-eed": {"a": 1}}}, ["s-eed is a dict"]),
         ({"engine_flags": {"max-num-seqs": 1, "max_num_seqs": 2}}, ["one flag twice"]),
@@ -106,6 +119,17 @@ def test_seat_names_outside_the_rule(name: object) -> None:
 def test_every_fault_of_every_seat_is_reported_at_once() -> None:
     found = errors({"a": seats(port=0)["tiny"], "b": seats(bind="x", voices={"x": {}})["tiny"], "c": 3})
     assert len(found) == 4
+
+
+def test_every_fault_of_one_seat_is_reported_at_once() -> None:
+    found = errors(seats(max_lora_rank=4, dtpye="x", port=0, voices={"lv-a": {"source": "x", "state": "presnet"}}))
+    assert len(found) == 4, found
+
+
+def test_a_misspelt_variable_of_the_role_is_named_with_the_nearest() -> None:
+    known = ["voices_seats", "voices_seat_engine_python"]
+    found = variable_errors(["voices_seats", "voices_seat_engine_pyhton"], known)
+    assert found == ["unknown variable voices_seat_engine_pyhton; did you mean 'voices_seat_engine_python'?"]
 
 
 def test_two_seats_on_one_port() -> None:

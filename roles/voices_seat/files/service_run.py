@@ -334,12 +334,19 @@ class Wrapper:
         say(f"launch {self.launch.get('launch_id')} adopts pid {wanted.pid}; its output stays with {output}")
         return True
 
+    def clear_temporary(self, temporary: str) -> None:
+        """Make the process's own TMPDIR, without what an earlier process left there; a TMPDIR elsewhere is not ours."""
+        if os.path.dirname(temporary) == self.directory:
+            shutil.rmtree(temporary, ignore_errors=True)
+            os.makedirs(temporary, mode=0o700, exist_ok=True)
+
     def start(self) -> int:
         """Start the process; returns a non-zero exit status when that fails."""
         argv = self.launch["argv"]
         environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
         environment.update(self.launch.get("environment") or {})
         environment[MARK] = self.directory
+        self.clear_temporary(environment.get("TMPDIR", ""))
         say(f"launch {self.launch.get('launch_id')} at {utc_now()}: {os.path.basename(argv[0])}")
         self.snapshot_config()
         try:

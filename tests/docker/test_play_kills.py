@@ -1,0 +1,139 @@
+"""A play that is killed at a random instant: the next one converges, and the seat never stopped answering.
+
+One real vLLM container; each seed edits the voices, starts site.yml, and kills it: the controller alone, whose modules
+then run on without it, or its whole process group, modules and all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import observe
+from tests.support.docker_project import no_docker
+from tests.support.local_seat import ENGINE_PYTHON, LocalSeat
+from tests.support.play import REPOSITORY, start_play
+from tests.support.tiny_carrier import write_adapter
+
+IMAGE = "voices-engine-cpu:test"
+SEEDS = range(12)
+
+
+class Client(threading.Thread):
+    """Asks one voice over and over; keeps what did not answer."""
+
+    def __init__(self, seat: LocalSeat) -> None:
+        super().__init__(daemon=True)
+        self.seat, self.key, self.stop = seat, seat.key, threading.Event()
+        self.asked, self.failed = 0, []  # type: int, list[str]
+
+    def run(self) -> None:
+        """Until told to stop."""
+        while not self.stop.wait(0.1):
+            self.asked += 1
+            try:
+                observe.ask(self.seat.port, "lv-steady", self.key, max_tokens=1)
+            except OSError as error:
+                self.failed.append(repr(error))
+
+
+@pytest.fixture(scope="module")
+def seat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSeat]:
+    """A seat in a container, up."""
+    reason = no_docker()
+    if reason or os.geteuid() != 0:
+        pytest.skip(reason or "an engine under another user takes root")
+    build = [str(REPOSITORY / "molecule/compose/base_image.sh"), IMAGE, str(REPOSITORY / "var/cache")]
+    subprocess.run(build, check=True, timeout=300)
+    made = LocalSeat(tmp_path_factory.mktemp("kills"), name="kills")
+    for directory in (made.root, *made.root.parents):  # the container's user looks for the carrier here
+        if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o055)
+    made.host_vars = {
+        "voices_seat_runtime": "compose",
+        "voices_seat_pull": "never",
+        "voices_seat_container_python": ENGINE_PYTHON,
+        "voices_seat_container_mounts": [str(Path(ENGINE_PYTHON).parents[1])],
+    }
+    made.options = {"image": IMAGE}
+    made.add_voice("lv-steady")
+    first = made.run()
+    assert first.rc == 0, first.output
+    yield made
+    gone = made.run(voices_seat_state="absent")
+    assert gone.rc == 0, gone.output
+
+
+def edit(seat: LocalSeat, rng: random.Random) -> None:
+    """One more voice, one fewer, or other weights: what is killed has something to do."""
+    present = sorted(name for name, voice in seat.voices.items() if voice["state"] == "present" and name != "lv-steady")
+    if len(present) < 2 and rng.random() < 0.6:
+        seat.add_voice(rng.choice(["lv-one", "lv-two"]))
+    elif present and rng.random() < 0.5:
+        seat.voices[present[0]]["state"] = "retired"
+    else:
+        voice = present[0] if present else "lv-one"
+        shutil.rmtree(seat.sources / f"{voice}-v1", ignore_errors=True)
+        write_adapter(seat.sources / f"{voice}-v1", voice, seed=str(rng.random()))
+        seat.voices[voice] = {"source": f"{voice}-v1", "state": "present"}
+
+
+def kill(play: subprocess.Popen[Any], rng: random.Random) -> str:
+    """Kill the controller alone, or all of it."""
+    how = rng.choice(["controller", "group"])
+    if play.poll() is None:
+        (os.kill if how == "controller" else os.killpg)(play.pid, signal.SIGKILL)
+    play.wait(timeout=60)
+    return how
+
+
+def wanted(seat: LocalSeat) -> set[str]:
+    """The voices that should be live."""
+    return {name for name, voice in seat.voices.items() if voice["state"] == "present"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_killed_play_is_put_right_by_the_next_and_nobody_noticed(seat: LocalSeat, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - a repeatable schedule
+    client = Client(seat)
+    client.start()
+    edit(seat, rng)
+    seat.write_inventory()
+    play = start_play(seat.inventory)
+    time.sleep(rng.uniform(0.5, 9.0))
+    how = kill(play, rng)
+    again = seat.run()
+    assert again.rc == 0, (how, again.output)
+    client.stop.set()
+    client.join()
+    assert client.asked > 5
+    assert client.failed == [], how
+    assert set(seat.live()) == set(seat.persisted()) == wanted(seat)
+    assert seat.live() == seat.persisted()
+    settled = seat.run(check=True)
+    assert (settled.rc, settled.changed) == (0, []), (how, settled.output)
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+def test_a_play_killed_while_it_recreates_the_container_is_put_right(seat: LocalSeat, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - a repeatable schedule
+    seat.options["max_lora_rank"] = 16 if seat.options.get("max_lora_rank") != 16 else 8
+    seat.write_inventory()
+    play = start_play(seat.inventory)
+    time.sleep(rng.uniform(6.0, 14.0))
+    how = kill(play, rng)
+    again = seat.run()
+    assert again.rc == 0, (how, again.output)
+    assert set(seat.live()) == set(seat.persisted()) == wanted(seat)
+    settled = seat.run(check=True)
+    assert (settled.rc, settled.changed) == (0, []), (how, settled.output)
