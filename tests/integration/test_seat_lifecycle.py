@@ -313,6 +313,11 @@ def observe_listening(port: int) -> bool:
 def test_a_seat_started_by_hand_is_taken_over_without_a_restart(seat: LocalSeat) -> None:
     """The engine file of the failed run is put right first, then a person starts it by hand."""
     assert seat.run(playbook="playbooks/down.yml").rc == 0
+    records = len(list((seat.made / "records").iterdir()))
+    tried = seat.run(playbook="playbooks/voice_try.yml", voice="lv-x", source=str(seat.sources / "lv-homer-v1"))
+    assert tried.rc != 0
+    assert "is not up as the inventory says" in tried.output
+    assert len(list((seat.made / "records").iterdir())) == records
     wanted = yaml.safe_load(Path(f"{seat.engine_file}.previous").read_text())
     seat.engine_file.write_text(yaml.safe_dump(wanted))
     environment = {
