@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import docker
-import docker.errors
 import pytest
 
-from tests.support.docker_project import DOCKER_HOST, PREFIX, Project, make_image, no_docker, projects
+from tests.support.docker_project import DOCKER_HOST, Project, make_image, no_docker, projects, remove_images
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +27,9 @@ def api() -> Iterator[Any]:
 def images(api: Any) -> Iterator[None]:
     """voices-test:one and voices-test:two."""
     for tag in ("one", "two"):
-        make_image(api, tag, label=f"voices.test={tag}")
+        make_image(api, tag)
     yield
-    for image in api.images(name=PREFIX):
-        for tag in image["RepoTags"] or ():
-            try:
-                api.remove_image(tag, force=True)
-            except docker.errors.ImageNotFound:
-                continue
+    remove_images(api)
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def running_engine(root: Path) -> Iterator[LiveEngine]:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(root / "home"),
-        **engine_environment({"environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}}, paths),
+        **engine_environment({"runtime": "supervisor", "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}}, paths),
     }
     (root / "home").mkdir()
     log = root / "engine.log"

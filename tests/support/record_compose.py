@@ -102,7 +102,7 @@ def record(api: Any, project: Project) -> dict[str, Any]:
 def main() -> None:
     """Record into the directory that is named."""
     api = docker.APIClient(base_url=DOCKER_HOST, version="auto")
-    make_image(api, "one", label="voices.test=one", env="EXTRA=1")
+    make_image(api, "one", env="EXTRA=1")
     version = subprocess.run([*compose_command(), "version", "--short"], capture_output=True, text=True, check=True)
     result: dict[str, Any] = {"compose": version.stdout.strip(), "engine": api.version()["Version"]}
     for name in ("engine", "rich"):

@@ -33,7 +33,7 @@ class Registry:
         described = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": ["PATH=/bin"], **config},
+            "config": {"Env": ["PATH=/bin"], **config, "Labels": {"voices.test": tag, **config.get("Labels", {})}},
             "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
         }
         packed, about = gzip.compress(layer, mtime=0), json.dumps(described).encode()
