@@ -36,7 +36,7 @@ CONTROLLER := PATH="$(ROOT)/var/venv/controller/bin:$$PATH"
 DEV := PATH="$(ROOT)/var/venv/dev/bin:$$PATH"
 SEAT_VENVS := controller host engine-cpu
 
-.PHONY: help setup up check down clean test lint unit contract integration molecule docker lock dev
+.PHONY: help setup up check down clean test lint unit contract integration molecule docker kills lock dev
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -83,6 +83,9 @@ molecule: setup dev ## One Molecule scenario, S=default
 
 docker: setup dev ## Molecule compose and tests/docker, on a Docker engine that it brings up (root)
 	@$(DEV) tools/docker_tests.sh
+
+kills: setup dev ## The long form of tests/docker/test_play_kills.py: twelve killed plays (root, a running Docker engine)
+	@$(DEV) VOICES_ALL_KILLS=1 tools/timed.sh kills python -m pytest tests/docker/test_play_kills.py
 
 lock: ## Resolve requirements/*.in into the locks; ARGS=--upgrade for newer versions
 	@$(VENVS) resolver

@@ -25,7 +25,7 @@ def api() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def images(api: Any) -> Iterator[None]:
-    """voices-test:one and voices-test:two."""
+    """Two images, tags ``one`` and ``two``, and in the end none that a test made or pulled."""
     for tag in ("one", "two"):
         make_image(api, tag)
     yield

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.docker_project import PREFIX, SECRET, SERVE, Project, free_port, make_image
+from tests.support.docker_project import PREFIX, SECRET, SERVE, Project, compose_command, free_port, make_image
 
 HEALTH_CHECKS = ("exec_create", "exec_start", "exec_die", "health_status")
 
@@ -308,3 +308,18 @@ def test_another_run_of_a_rich_service_finds_nothing(running: Project, tmp_path:
     predicted(running)
     running.definition["services"]["rich"]["hostname"] = "richer"
     assert steps(predicted(running))[1:] == [("recreate", "rich", "hostname")]
+
+
+def test_a_check_and_a_run_with_nothing_to_do_start_no_compose_that_writes(running: Project) -> None:
+    log, program = running.root / "log", running.root / "compose"
+    program.write_text(f'#!/bin/sh\necho "$*" >>"{log}"\nexec {" ".join(compose_command())} "$@"\n')
+    program.chmod(0o755)
+    running.run(compose=[str(program)])
+    running.service["labels"]["voices.flags"] = "bbb"
+    running.run(check=True, compose=[str(program)])
+    project = f"--project-name {running.name} --project-directory {running.directory} --file - config"
+    allowed = {"version --short", f"{project} --format json", f"{project} --hash *"}
+    assert set(log.read_text().splitlines()) == allowed
+    running.run(compose=[str(program)])
+    assert [line for line in set(log.read_text().splitlines()) - allowed if " up --detach" not in line] == []
+    assert " up --detach" in log.read_text()

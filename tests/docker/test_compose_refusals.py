@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.docker_project import PREFIX, SECRET, Project, free_port, projects
+from tests.support.docker_project import IMAGE_LABELS, PREFIX, SECRET, Project, free_port, projects
 from tests.support.tiny_registry import serving
 
 
@@ -61,7 +61,7 @@ def test_an_image_that_cannot_be_pulled(project: Project) -> None:
 
 
 def test_an_image_that_the_registry_does_not_have(project: Project) -> None:
-    with serving() as registry:
+    with serving(IMAGE_LABELS) as registry:
         image = f"127.0.0.1:{registry.port}/voices-test:none"
         project.service["image"] = image
         refused(project, f"image {image} is not on this host and cannot be pulled: ", "docker login", pull="missing")

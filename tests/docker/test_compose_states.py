@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.docker.test_compose_edits import predicted, steps
-from tests.support.docker_project import PREFIX, SECRET, Project, root_archive
+from tests.support.docker_project import IMAGE_LABELS, PREFIX, SECRET, Project, root_archive
 from tests.support.tiny_registry import serving
 
 BROKEN = f"echo 'ValueError: rank 99 is too high for {SECRET}'; exit 3"
@@ -124,36 +123,28 @@ def test_a_file_with_a_secret_is_its_owners_alone(running: Project) -> None:
 
 
 @pytest.mark.parametrize("pull", ["missing", "always"])
-def test_a_missing_image_is_pulled(api: Any, project: Project, pull: str) -> None:
-    with serving() as registry:
+def test_a_missing_image_is_pulled(project: Project, pull: str) -> None:
+    with serving(IMAGE_LABELS) as registry:
         project.service["image"] = registry.push("one", root_archive())
-        try:
-            result = predicted(project, pull=pull)
-            assert steps(result)[0] == ("pull", project.service["image"], "missing")
-            assert ("create", "engine", "") in steps(result)
-            assert any(request.startswith("GET ") and "/blobs/" in request for request in registry.asked)
-        finally:
-            project.destroy()
-            api.remove_image(project.service["image"], force=True)
+        result = predicted(project, pull=pull)
+        assert steps(result)[0] == ("pull", project.service["image"], "missing")
+        assert ("create", "engine", "") in steps(result)
+        assert any(request.startswith("GET ") and "/blobs/" in request for request in registry.asked)
 
 
-def test_a_newer_image_is_pulled_when_told_to(api: Any, project: Project) -> None:
-    with serving() as registry:
+def test_a_newer_image_is_pulled_when_told_to(project: Project) -> None:
+    with serving(IMAGE_LABELS) as registry:
         project.service["image"] = registry.push("one", root_archive())
-        try:
-            project.run(pull="always")
-            assert project.run(pull="always")["actions"] == []
-            registry.push("one", root_archive(), Labels={"voices.build": "2"})
-            assert project.run(pull="missing")["actions"] == []
-            result = predicted(project, pull="always")
-            assert steps(result) == [
-                ("pull", project.service["image"], "newer in the registry"),
-                ("recreate", "engine", "image digest"),
-            ]
-            assert project.one()["Config"]["Labels"]["voices.build"] == "2"
-        finally:
-            project.destroy()
-            api.remove_image(project.service["image"], force=True)
+        project.run(pull="always")
+        assert project.run(pull="always")["actions"] == []
+        registry.push("one", root_archive(), Labels={"voices.build": "2"})
+        assert project.run(pull="missing")["actions"] == []
+        result = predicted(project, pull="always")
+        assert steps(result) == [
+            ("pull", project.service["image"], "newer in the registry"),
+            ("recreate", "engine", "image digest"),
+        ]
+        assert project.one()["Config"]["Labels"]["voices.build"] == "2"
 
 
 # ----------------------------------------------------------------------------------------------------- stop and remove

@@ -24,8 +24,9 @@ from tests.support.observe import free_port, tree
 from tests.support.run_module import run_module
 
 DOCKER_HOST = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-PREFIX = "voices-test"
-IMAGE_LABEL = "voices.test"  # every image that the tests make carries it, and goes by it
+# Two test runs on one host do not meet: names and images carry the run's own prefix.
+PREFIX = f"voices-test-{os.getpid()}"
+IMAGE_LABELS = {"voices.test.run": PREFIX}
 SECRET = "hf_a-token-that-no-one-may-see"
 # Ends at once on SIGTERM, as a shell that waits in the foreground would not.
 SERVE = "trap 'exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"
@@ -70,15 +71,19 @@ def root_archive() -> bytes:
 
 
 def make_image(api: Any, tag: str, **defaults: Any) -> str:
-    """The image ``voices-test:<tag>`` from ``root_archive``; returns its id. ``defaults``: Dockerfile instructions."""
-    changes = ["ENV PATH=/bin", f"LABEL {IMAGE_LABEL}={tag}", *(f"{key.upper()} {value}" for key, value in defaults.items())]
+    """The image ``<PREFIX>:<tag>`` from ``root_archive``; returns its id. ``defaults``: Dockerfile instructions."""
+    changes = [
+        "ENV PATH=/bin",
+        f"LABEL voices.test={tag} voices.test.run={PREFIX}",
+        *(f"{key.upper()} {value}" for key, value in defaults.items()),
+    ]
     api.import_image_from_data(root_archive(), repository=PREFIX, tag=tag, changes=changes)
     return str(api.inspect_image(f"{PREFIX}:{tag}")["Id"])
 
 
 def remove_images(api: Any) -> None:
     """Remove every image that the tests made or pulled, those that have lost their name too."""
-    for image in api.images(all=True, filters={"label": IMAGE_LABEL}):
+    for image in api.images(all=True, filters={"label": f"voices.test.run={PREFIX}"}):
         with contextlib.suppress(docker.errors.ImageNotFound):
             api.remove_image(image["Id"], force=True)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import docker
 
-from tests.support.docker_project import DOCKER_HOST, PREFIX, Project, compose_command, make_image
+from tests.support.docker_project import DOCKER_HOST, PREFIX, Project, compose_command, make_image, remove_images
 
 NAME, ROOT = "voices-tiny", "/srv/voices/seats/tiny"
 
@@ -95,7 +95,7 @@ def record(api: Any, project: Project) -> dict[str, Any]:
         "networks": networks,
         "summary": next(one for one in api.containers(all=True) if one["Id"] == container["Id"]),
     }
-    text = json.dumps(found).replace(project.name, NAME).replace(str(project.root), ROOT)
+    text = json.dumps(found).replace(project.name, NAME).replace(str(project.root), ROOT).replace(PREFIX, "voices-test")
     return dict(json.loads(text))
 
 
@@ -116,6 +116,7 @@ def main() -> None:
                 result[name] = record(api, project)
             finally:
                 project.destroy()
+    remove_images(api)
     path = Path(sys.argv[1]) / f"{result['compose'].lstrip('v')}.json"
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
 

@@ -20,9 +20,13 @@ def digest(content: bytes) -> str:
 
 
 class Registry:
-    """Serves ``127.0.0.1:<port>/voices-test:<tag>``; ``asked`` is every request that it got."""
+    """Serves ``127.0.0.1:<port>/voices-test:<tag>``; ``asked`` is every request that it got.
 
-    def __init__(self) -> None:
+    Every image gets ``labels``, by which it can be found and removed afterwards.
+    """
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.labels = labels
         self.blobs: dict[str, bytes] = {}
         self.tags: dict[str, bytes] = {}
         self.asked: list[str] = []
@@ -33,7 +37,7 @@ class Registry:
         described = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": ["PATH=/bin"], **config, "Labels": {"voices.test": tag, **config.get("Labels", {})}},
+            "config": {"Env": ["PATH=/bin"], **config, "Labels": {**self.labels, **config.get("Labels", {})}},
             "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
         }
         packed, about = gzip.compress(layer, mtime=0), json.dumps(described).encode()
@@ -72,9 +76,9 @@ class Registry:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Registry]:
+def serving(labels: dict[str, str]) -> Iterator[Registry]:
     """A registry that answers on a free port."""
-    registry = Registry()
+    registry = Registry(labels)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
