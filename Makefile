@@ -36,7 +36,7 @@ CONTROLLER := PATH="$(ROOT)/var/venv/controller/bin:$$PATH"
 DEV := PATH="$(ROOT)/var/venv/dev/bin:$$PATH"
 SEAT_VENVS := controller host engine-cpu
 
-.PHONY: help setup up check down clean test lint unit contract integration molecule docker kills lock dev
+.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker kills lock dev
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -61,7 +61,7 @@ down: ## Stop all that `make up` started
 clean: down ## Stop all, then remove var/ (not while something could not be stopped)
 	@tools/clean.sh
 
-test: lint unit contract integration molecule docker ## Set up, then run every test
+test: lint unit contract integration molecule compose ## Set up, then run the tests (without the long ones: docker, kills)
 
 dev:
 	@$(VENVS) dev
@@ -80,6 +80,9 @@ integration: setup dev ## Tests against the real engine
 
 molecule: setup dev ## One Molecule scenario, S=default
 	@$(DEV) tools/timed.sh 'molecule $(S)' molecule test --scenario-name $(S)
+
+compose: setup dev ## Molecule compose, on a Docker engine that it brings up (root)
+	@$(DEV) tools/docker_tests.sh scenario
 
 docker: setup dev ## Molecule compose and tests/docker, on a Docker engine that it brings up (root)
 	@$(DEV) tools/docker_tests.sh
