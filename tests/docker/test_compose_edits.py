@@ -311,7 +311,7 @@ def test_another_run_of_a_rich_service_finds_nothing(running: Project, tmp_path:
 
 
 def test_a_check_and_a_run_with_nothing_to_do_start_no_compose_that_writes(running: Project) -> None:
-    log, program = running.root / "log", running.root / "compose"
+    log, program = running.root / "log", running.root / "noting-compose"
     program.write_text(f'#!/bin/sh\necho "$*" >>"{log}"\nexec {" ".join(compose_command())} "$@"\n')
     program.chmod(0o755)
     running.run(compose=[str(program)])
