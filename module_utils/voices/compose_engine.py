@@ -36,7 +36,10 @@ ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException)
 def explain(error: Exception) -> str:
     """An engine's error in one line."""
     text = error.explanation if isinstance(error, docker.errors.APIError) and error.explanation else error
-    return " ".join(str(text).split())
+    line = " ".join(str(text).split())
+    # The SDK lets the errors of its HTTP library through: the engine was there, and is not any more.
+    gone = isinstance(error, requests.exceptions.RequestException) and not isinstance(error, docker.errors.APIError)
+    return f"nothing any more ({line}); see whether it runs, and run this again" if gone else line
 
 
 def check_socket(docker_host: str) -> None:

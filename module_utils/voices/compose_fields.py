@@ -10,12 +10,28 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .compose_config import Desired, Service
 from .compose_secrets import Secrets
 from .compose_state import LABEL, Container
+from .compose_texts import (
+    actual_device_text,
+    actual_log_text,
+    actual_request_text,
+    capability,
+    device_text,
+    joined,
+    listed,
+    log_text,
+    mount_text,
+    port_text,
+    request_text,
+    security_option,
+    tmpfs_text,
+    yes,
+)
 from .compose_values import bytes_of, nanoseconds, shown_duration, shown_size
 
 Fields = dict[str, str | None]
@@ -53,29 +69,29 @@ def wanted_fields(service: Service, desired: Desired) -> Fields:
     fields |= {f"environment {key}": config["environment"][key] for key in sorted(config["environment"])}
     fields |= _wanted_mounts(service, desired)
     fields |= {f"labels {key}": config["labels"][key] for key in sorted(config["labels"])}
-    fields["ports"] = _list(_wanted_port(entry) for entry in config.get("ports", []))
+    fields["ports"] = listed(_wanted_port(entry) for entry in config.get("ports", []))
     for key in ("user", "working_dir", "stop_signal", "hostname", "ipc", "pid", "runtime", "restart", "network_mode"):
         if key in config:
             fields[key] = str(config[key])
     for key in ("read_only", "privileged", "init"):
         if key in config:
-            fields[key] = _yes(config[key])
-    fields["cap_add"] = _list(_capability(one) for one in config.get("cap_add", []))
-    fields["cap_drop"] = _list(_capability(one) for one in config.get("cap_drop", []))
-    fields["security_opt"] = _list(_security(one) for one in config.get("security_opt", []))
-    fields["group_add"] = _list(map(str, config.get("group_add", [])))
-    fields["devices"] = _list([*map(_device_text, config["devices"]), *map(_request_text, service.device_requests)])
+            fields[key] = yes(config[key])
+    fields["cap_add"] = listed(capability(one) for one in config.get("cap_add", []))
+    fields["cap_drop"] = listed(capability(one) for one in config.get("cap_drop", []))
+    fields["security_opt"] = listed(security_option(one) for one in config.get("security_opt", []))
+    fields["group_add"] = listed(map(str, config.get("group_add", [])))
+    fields["devices"] = listed([*map(device_text, config["devices"]), *map(request_text, service.device_requests)])
     fields |= _wanted_health(config.get("healthcheck") or {})
     fields |= _wanted_limits(config)
     if config.get("logging"):
-        fields["logging"] = _log_text(config["logging"].get("driver", ""), config["logging"].get("options"))
+        fields["logging"] = log_text(config["logging"].get("driver", ""), config["logging"].get("options"))
     fields["networks"] = wanted_networks(service, desired)
     return fields
 
 
 def wanted_networks(service: Service, desired: Desired) -> str | None:
     """The names of the networks that the service is to be attached to."""
-    return _list(desired.networks[key].name for key in service.networks if key in desired.networks)
+    return listed(desired.networks[key].name for key in service.networks if key in desired.networks)
 
 
 def _wanted_mounts(service: Service, desired: Desired) -> Fields:
@@ -86,23 +102,23 @@ def _wanted_mounts(service: Service, desired: Desired) -> Fields:
         if kind == "volume":
             text = f"volume {desired.volumes.get(source, source)}" if source else "anonymous volume"
         elif kind == "tmpfs":
-            text = _tmpfs_text(f"size={bytes_of(size)}" if (size := (entry.get("tmpfs") or {}).get("size")) else "")
+            text = tmpfs_text(f"size={bytes_of(size)}" if (size := (entry.get("tmpfs") or {}).get("size")) else "")
         else:
             text = posixpath.normpath(source) if kind == "bind" else f"{kind} {source}"
-        mounts[f"mounts {entry['target']}"] = _mount_text(text, bool(entry.get("read_only")))
+        mounts[f"mounts {entry['target']}"] = mount_text(text, bool(entry.get("read_only")))
     for one in config.get("tmpfs", []):
         target, _, options = one.partition(":")
-        mounts[f"mounts {target}"] = _tmpfs_text(options)
+        mounts[f"mounts {target}"] = tmpfs_text(options)
     for kind in ("secrets", "configs"):
         for reference in config[kind]:
             path = ((desired.config.get(kind) or {}).get(reference["source"]) or {}).get("file")
             if path:
-                mounts[f"mounts {reference['target']}"] = _mount_text(posixpath.normpath(path), True)
+                mounts[f"mounts {reference['target']}"] = mount_text(posixpath.normpath(path), True)
     return dict(sorted(mounts.items()))
 
 
 def _wanted_port(entry: Mapping[str, Any]) -> str:
-    return _port_text(
+    return port_text(
         str(entry.get("host_ip", "")),
         str(entry.get("published", "")),
         f"{entry['target']}/{entry.get('protocol', 'tcp')}",
@@ -151,11 +167,11 @@ def actual_fields(service: Service, container: Container) -> Found:
     # Of an image that is gone, nothing is known: what the container has may all have come from it.
     image = container.image.config if container.image else config
     found: Found = {"image": (config.get("Image"), None)}
-    command, entrypoint = _joined(config.get("Cmd")), _joined(config.get("Entrypoint"))
+    command, entrypoint = joined(config.get("Cmd")), joined(config.get("Entrypoint"))
     # An entrypoint of its own drops the image's command.
-    default_command = None if "entrypoint" in service.config and container.image else _joined(image.get("Cmd"))
+    default_command = None if "entrypoint" in service.config and container.image else joined(image.get("Cmd"))
     found["command"] = (command, default_command)
-    found["entrypoint"] = (entrypoint, _joined(image.get("Entrypoint")))
+    found["entrypoint"] = (entrypoint, joined(image.get("Entrypoint")))
     found |= _actual_environment(service, config, image)
     found |= _actual_mounts(container, image)
     image_labels = image.get("Labels") or {}
@@ -163,8 +179,8 @@ def actual_fields(service: Service, container: Container) -> Found:
         if not key.startswith(LABEL):
             found[f"labels {key}"] = (value, image_labels.get(key))
     found["ports"] = (
-        _list(
-            _port_text(one.get("HostIp", ""), one.get("HostPort", ""), target)
+        listed(
+            port_text(one.get("HostIp", ""), one.get("HostPort", ""), target)
             for target, entries in (host.get("PortBindings") or {}).items()
             for one in entries or []
         ),
@@ -211,14 +227,14 @@ def _actual_mounts(container: Container, image: Mapping[str, Any]) -> Found:
             text = "anonymous volume" if anonymous else f"volume {entry['Name']}"
             unset = text if anonymous and target in (image.get("Volumes") or {}) else None
         elif kind == "tmpfs":
-            text = _tmpfs_text(f"size={sizes[target]}" if sizes.get(target) else "")
+            text = tmpfs_text(f"size={sizes[target]}" if sizes.get(target) else "")
         else:
             text = (
                 posixpath.normpath(entry.get("Source", "")) if kind == "bind" else f"{kind} {entry.get('Source', '')}"
             )
-        found[f"mounts {target}"] = (_mount_text(text, not entry.get("RW", True)), unset)
+        found[f"mounts {target}"] = (mount_text(text, not entry.get("RW", True)), unset)
     for target, options in (host.get("Tmpfs") or {}).items():
-        found[f"mounts {target}"] = (_tmpfs_text(options), None)
+        found[f"mounts {target}"] = (tmpfs_text(options), None)
     return dict(sorted(found.items()))
 
 
@@ -230,22 +246,19 @@ def _actual_host(service: Service, host: Mapping[str, Any], container: Container
     by_deploy = (service.config.get("deploy") or {}).get("restart_policy")
     found: Found = {"restart": (restart, restart if by_deploy else "no")}
     for key, name in (("read_only", "ReadonlyRootfs"), ("privileged", "Privileged"), ("init", "Init")):
-        found[key] = (_yes(host.get(name)), "false")
-    found["cap_add"] = (_list(_capability(one) for one in host.get("CapAdd") or []), None)
-    found["cap_drop"] = (_list(_capability(one) for one in host.get("CapDrop") or []), None)
+        found[key] = (yes(host.get(name)), "false")
+    found["cap_add"] = (listed(capability(one) for one in host.get("CapAdd") or []), None)
+    found["cap_drop"] = (listed(capability(one) for one in host.get("CapDrop") or []), None)
     # The engine adds label=disable to a container that shares a namespace of the host.
-    asked = [_security(one) for one in service.config.get("security_opt", [])]
-    options = [_security(one) for one in host.get("SecurityOpt") or []]
-    found["security_opt"] = (_list(one for one in options if one != "label:disable" or one in asked), None)
-    found["group_add"] = (_list(host.get("GroupAdd") or []), None)
+    asked = [security_option(one) for one in service.config.get("security_opt", [])]
+    options = [security_option(one) for one in host.get("SecurityOpt") or []]
+    found["security_opt"] = (listed(one for one in options if one != "label:disable" or one in asked), None)
+    found["group_add"] = (listed(host.get("GroupAdd") or []), None)
     found["devices"] = (
-        _list(
+        listed(
             [
-                *(
-                    f"{one['PathOnHost']}:{one['PathInContainer']}:{one.get('CgroupPermissions', 'rwm')}"
-                    for one in host.get("Devices") or []
-                ),
-                *(_actual_request(one) for one in host.get("DeviceRequests") or []),
+                *map(actual_device_text, host.get("Devices") or []),
+                *map(actual_request_text, host.get("DeviceRequests") or []),
             ]
         ),
         None,
@@ -261,7 +274,7 @@ def _actual_host(service: Service, host: Mapping[str, Any], container: Container
     found["network_mode"] = (mode, None if mode in ("host", "none") else mode)
     for key, value in (
         ("runtime", host.get("Runtime")),
-        ("logging", _log_text(**_log_parts(host.get("LogConfig") or {}))),
+        ("logging", actual_log_text(host.get("LogConfig") or {})),
     ):
         found[key] = (value, value)
     found["mem_limit"] = (shown_size(host["Memory"]) if host.get("Memory") else None, None)
@@ -269,12 +282,12 @@ def _actual_host(service: Service, host: Mapping[str, Any], container: Container
     found["shm_size"] = (shown_size(host.get("ShmSize") or 0), _DEFAULT_SHM)
     for one in sorted(host.get("Ulimits") or [], key=lambda limit: str(limit["Name"])):
         found[f"ulimits {one['Name']}"] = (f"{one['Soft']}:{one['Hard']}", None)
-    found["networks"] = (_list(container.networks), None)
+    found["networks"] = (listed(container.networks), None)
     return found
 
 
 def _actual_health(check: Mapping[str, Any], image: Mapping[str, Any]) -> Found:
-    found: Found = {"healthcheck test": (_test_text(check.get("Test")), _test_text(image.get("Test")))}
+    found: Found = {"healthcheck test": (joined(check.get("Test")), joined(image.get("Test")))}
     for key, name in (
         ("interval", "Interval"),
         ("timeout", "Timeout"),
@@ -289,71 +302,3 @@ def _actual_health(check: Mapping[str, Any], image: Mapping[str, Any]) -> Found:
     retries, inherited = check.get("Retries"), image.get("Retries")
     found["healthcheck retries"] = (str(retries) if retries else None, str(inherited) if inherited else None)
     return found
-
-
-# -------------------------------------------------------------------------------------------------------------- texts
-
-
-def _list(parts: Iterable[str]) -> str | None:
-    return ", ".join(sorted(parts)) or None
-
-
-def _joined(parts: list[str] | None) -> str | None:
-    return shlex.join(parts) if parts else None
-
-
-def _yes(value: Any) -> str:
-    return "true" if value in (True, "true") else "false"
-
-
-def _port_text(address: str, published: str, target: str) -> str:
-    return f"{f'{address}:' if address else ''}{published or '(any)'}->{target}"
-
-
-def _mount_text(text: str, read_only: bool) -> str:
-    return f"{text} (read-only)" if read_only else text
-
-
-def _tmpfs_text(options: str) -> str:
-    return f"tmpfs {options}" if options else "tmpfs"
-
-
-def _test_text(test: list[str] | None) -> str | None:
-    return _joined(test)
-
-
-def _capability(name: str) -> str:
-    return name.upper().removeprefix("CAP_")
-
-
-def _security(option: str) -> str:
-    key, _, value = option.replace("=", ":", 1).partition(":")
-    return f"{key}:{value or 'true'}"
-
-
-def _device_text(device: Mapping[str, str]) -> str:
-    return f"{device['source']}:{device['target']}:{device['permissions']}"
-
-
-def _request_text(request: Mapping[str, Any]) -> str:
-    ids = request.get("device_ids") or []
-    count = request.get("count", 0 if ids else -1)
-    return _gpu_text(request.get("driver", ""), ids, -1 if count == "all" else int(count), request.get("capabilities"))
-
-
-def _actual_request(request: Mapping[str, Any]) -> str:
-    capabilities = [name for group in request.get("Capabilities") or [] for name in group]
-    return _gpu_text(request.get("Driver", ""), request.get("DeviceIDs") or [], request.get("Count", 0), capabilities)
-
-
-def _gpu_text(driver: str, ids: list[str], count: int, capabilities: Iterable[str] | None) -> str:
-    which = "+".join(ids) if ids else "all" if count == -1 else f"any {count}"
-    return " ".join(part for part in (driver or "device", which, "+".join(sorted(capabilities or []))) if part)
-
-
-def _log_parts(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"driver": config.get("Type", ""), "options": config.get("Config")}
-
-
-def _log_text(driver: str, options: Mapping[str, Any] | None) -> str:
-    return " ".join([driver or "(default)", *(f"{key}={value}" for key, value in sorted((options or {}).items()))])

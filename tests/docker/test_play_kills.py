@@ -68,7 +68,8 @@ def seat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSeat]:
         "voices_seat_container_python": ENGINE_PYTHON,
         "voices_seat_container_mounts": [str(Path(ENGINE_PYTHON).parents[1])],
     }
-    made.options = {"image": IMAGE}
+    # Room for every voice of the schedule: slots that have to grow would recreate the container.
+    made.options = {"image": IMAGE, "max_loras": 4}
     made.add_voice("lv-steady")
     first = made.run()
     assert first.rc == 0, first.output

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import docker.errors
 import pytest
+import requests.exceptions
 from ansible.module_utils.voices.compose_checks import Questions
 from ansible.module_utils.voices.compose_config import Port
-from ansible.module_utils.voices.compose_engine import Engine, check_socket, wait_until_healthy
+from ansible.module_utils.voices.compose_engine import Engine, check_socket, explain, wait_until_healthy
 from ansible.module_utils.voices.compose_state import Container
 from ansible.module_utils.voices.plan import VoicesError
 
@@ -101,6 +103,13 @@ def test_who_holds_a_port_and_what_is_missing(tmp_path: Path) -> None:
     assert list(answers.holders) == [port]
     assert answers.holders[port].startswith(f"pid {os.getpid()} (user ")
     assert engine.answer(Questions(ports=(port,))).holders == {}
+
+
+def test_an_engine_that_goes_away_is_named() -> None:
+    gone = explain(requests.exceptions.ConnectionError("Connection aborted.", FileNotFoundError(2, "No such file")))
+    assert gone.startswith("nothing any more (") and gone.endswith("see whether it runs, and run this again")
+    refused = docker.errors.APIError("500 Server Error", explanation="port is already\n allocated")
+    assert explain(refused) == "port is already allocated"
 
 
 class Told:

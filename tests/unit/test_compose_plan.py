@@ -144,6 +144,34 @@ def test_an_edit_is_named(recorded: Recorded, edit: str) -> None:
     assert plan.remove == (), "Compose recreates: what runs goes on until the new container is made"
 
 
+@pytest.mark.parametrize(
+    ("device", "request_seen"),
+    [
+        (
+            {"driver": "nvidia", "device_ids": ["GPU-1"], "capabilities": ["gpu"]},
+            {"Driver": "nvidia", "Count": 0, "DeviceIDs": ["GPU-1"], "Capabilities": [["gpu"]], "Options": None},
+        ),
+        (
+            {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]},
+            {"Driver": "nvidia", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}},
+        ),
+        (
+            {"driver": "nvidia", "count": 1, "capabilities": ["utility", "gpu"]},
+            {"Driver": "nvidia", "Count": 1, "DeviceIDs": None, "Capabilities": [["gpu", "utility"]]},
+        ),
+    ],
+)
+def test_a_reserved_gpu_is_read_from_both_sides(
+    latest: Recorded, device: dict[str, Any], request_seen: dict[str, Any]
+) -> None:
+    """The engine's side is as its API (1.41) documents it: the recordings come from a machine without a GPU."""
+    latest.edit(set_key("deploy", {"resources": {"reservations": {"devices": [device]}}}))
+    latest.inspect["HostConfig"]["DeviceRequests"] = [request_seen]
+    assert [why for why, _, _ in changes(latest.plan())] == ["service definition"]
+    latest.inspect["HostConfig"]["DeviceRequests"] = [{**request_seen, "Count": 2, "DeviceIDs": None}]
+    assert [why for why, _, _ in changes(latest.plan())] == ["devices"]
+
+
 def test_a_secret_in_the_environment_is_a_digest(recorded: Recorded) -> None:
     recorded.edit(update("environment", HF_TOKEN="hf_another-token"))
     ((why, before, after),) = changes(recorded.plan())
