@@ -79,7 +79,7 @@ integration: setup dev ## Tests against the real engine
 	@$(DEV) tools/timed.sh integration python -m pytest tests/integration
 
 molecule: setup dev ## One Molecule scenario, S=default
-	@$(DEV) tools/timed.sh 'molecule $(S)' molecule test --scenario-name $(S)
+	@$(DEV) tools/molecule.sh $(S)
 
 compose: setup dev ## Molecule compose, on a Docker engine that it brings up (root)
 	@$(DEV) tools/docker_tests.sh scenario

@@ -162,7 +162,7 @@ import traceback
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible.module_utils.voices.plan import VoicesError
+from ansible.module_utils.voices.plan import BringUpError, VoicesError
 
 try:
     import docker  # noqa: F401 - the next imports need these; a host without them gets a message and no traceback
@@ -172,7 +172,7 @@ except ImportError:
     IMPORT_ERROR: str | None = traceback.format_exc()
 else:
     IMPORT_ERROR = None
-    from ansible.module_utils.voices.compose_client import BringUpError, ComposeProject, Spec
+    from ansible.module_utils.voices.compose_client import ComposeProject, Spec
     from ansible.module_utils.voices.compose_engine import ERRORS, explain
     from ansible.module_utils.voices.compose_secrets import MaskedText
 

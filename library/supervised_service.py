@@ -192,7 +192,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible.module_utils.voices.masking import secret_values, shown_environment
-from ansible.module_utils.voices.plan import VoicesError, as_dicts, as_diff, text_diff
+from ansible.module_utils.voices.plan import BringUpError, VoicesError, as_dicts, as_diff, text_diff
 from ansible.module_utils.voices.service import Actual, Plan, Spec, check_spec, environment_texts
 from ansible.module_utils.voices.service_apply import ServiceApply
 from ansible.module_utils.voices.service_client import ServiceClient
@@ -315,14 +315,6 @@ def run(spec: Spec, client: ServiceClient, check_mode: bool) -> dict[str, Any]:
                 raise BringUpError(str(error), result) from error
             result["seconds"] = round(seconds, 2)
     return result
-
-
-class BringUpError(VoicesError):
-    """A plan that was carried out and whose process did not get healthy; ``result`` is what was done."""
-
-    def __init__(self, message: str, result: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 def main() -> None:

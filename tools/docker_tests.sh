@@ -13,9 +13,7 @@ fi
 trap 'molecule/compose/cleanup.sh "$PWD"' EXIT
 trap 'exit 1' INT TERM HUP
 status=0
-# Molecule remembers a scenario that it prepared once, and would not prepare it again.
-molecule reset --scenario-name compose >/dev/null 2>&1
-VOICES_KEEP_DOCKER=1 tools/timed.sh 'molecule compose' molecule test --scenario-name compose || status=1
+VOICES_KEEP_DOCKER=1 tools/molecule.sh compose || status=1
 if [ "${1:-}" != scenario ]; then
     tools/timed.sh docker python -m pytest tests/docker || status=1
 fi

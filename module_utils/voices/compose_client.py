@@ -17,7 +17,7 @@ from .compose_failure import failure_message
 from .compose_files import ProjectFiles
 from .compose_secrets import MaskedText, Secrets, check_named
 from .compose_state import Actual, Container, sha256
-from .plan import VoicesError, as_dicts, as_diff, text_diff
+from .plan import BringUpError, VoicesError, as_dicts, as_diff, text_diff
 
 _SPARE_S = 60.0  # what Compose may take beyond waiting for health and stopping, before it is ended
 
@@ -37,14 +37,6 @@ class Spec:
     expected_paths: tuple[str, ...] = ()
     secret_environment: tuple[str, ...] = ()
     stop_seconds: int = 20
-
-
-class BringUpError(VoicesError):
-    """The project was changed and did not come up. ``result`` is what the module returns besides the message."""
-
-    def __init__(self, message: str, result: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from .compose import FILE
 from .compose_state import sha256
-from .files import read_text, write_text
+from .files import locked_within, read_text, write_text
 from .plan import VoicesError
 
 PREVIOUS = f"{FILE}.previous"
@@ -19,7 +17,6 @@ _WRITTEN = ".written"
 _HEALTHY = ".healthy"
 _LOCK = ".lock"
 _STATE = (FILE, PREVIOUS, _WRITTEN, _HEALTHY)
-_POLL_S = 0.1
 
 
 class ProjectFiles:
@@ -97,28 +94,13 @@ class ProjectFiles:
         Raises VoicesError after ``wait_s`` seconds.
         """
         path = self.directory / _LOCK
-        deadline = time.monotonic() + wait_s
-        while True:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make = partial(self.directory.mkdir, parents=True, exist_ok=True)
+        with contextlib.ExitStack() as held:
             try:
-                if _try_lock(handle, path):
-                    yield handle
-                    return
-            finally:
-                os.close(handle)
-            if time.monotonic() > deadline:
+                handle = held.enter_context(locked_within(path, wait_s, make))
+            except TimeoutError:
                 raise VoicesError(
                     f"project {self.project}: another run has held {path} for {wait_s:g} s: wait for it to end, "
                     "or end it. Nothing was changed"
-                )
-            time.sleep(_POLL_S)
-
-
-def _try_lock(handle: int, path: Path) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have removed the file: then this lock guards nothing.
-        return path.stat().st_ino == os.fstat(handle).st_ino
-    except (BlockingIOError, FileNotFoundError):
-        return False
+                ) from None
+            yield handle

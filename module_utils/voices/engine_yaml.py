@@ -69,7 +69,10 @@ def parse(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]]:
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds a {type(data).__name__} on line 1 and not a mapping of flags"
         raise VoicesError(f"{path} {what}: {fix}")
-    flags = {str(key): normalise(value) for key, value in data.items()}
+    try:
+        flags = {str(key): normalise(value) for key, value in data.items()}
+    except RecursionError:
+        raise VoicesError(f"{path} holds a value that refers to itself: {fix}") from None
     return flags, _parse_voices(flags.pop(LORA_MODULES, None), path, fix)
 
 

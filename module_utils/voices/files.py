@@ -6,8 +6,11 @@ import contextlib
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+_POLL_S = 0.1
 
 
 def read_text(path: Path) -> str | None:
@@ -51,6 +54,36 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def locked_within(path: Path, wait_s: float, make_directory: Callable[[], object]) -> Iterator[int]:
+    """Like ``locked``, but raises TimeoutError after ``wait_s`` seconds; gives the lock's file descriptor.
+
+    The holder may remove the lock's directory, as an absent service does: ``make_directory`` then makes it again, and a
+    lock on a file that is no longer the one at ``path`` does not count.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        make_directory()
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if _try_lock(handle, path):
+                yield handle
+                return
+        finally:
+            os.close(handle)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} was held for {wait_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _try_lock(handle: int, path: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 @contextlib.contextmanager

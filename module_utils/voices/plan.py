@@ -15,6 +15,14 @@ class VoicesError(Exception):
     """A refusal: the text names the thing, the numbers, the rule and the fix. Modules pass it to ``fail_json``."""
 
 
+class BringUpError(VoicesError):
+    """A plan was carried out and what it started is not healthy. ``result`` is the module's, besides the message."""
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 @dataclass(frozen=True)
 class Action:
     """One step of a plan.

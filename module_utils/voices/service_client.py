@@ -82,7 +82,7 @@ class ServiceClient:
         """The process that the wrapper noted last, whether it still runs or not."""
         data = self.directory.state("booted.json")
         leader = Identity.from_dict(data)
-        if data is None or leader is None:
+        if data is None or leader is None or not _well_formed(data):
             return None
         content = content_of(self.spec.path("run", "booted_config"))
         config = self.parse_config(content)
@@ -120,7 +120,7 @@ class ServiceClient:
             table,
             processes.boot_id(),
             booted.leader if booted else None,
-            int((self.directory.state("booted.json") or {}).get("group") or 0),
+            _group(self.directory.state("booted.json") or {}),
             self._recorded(),
             carrying,
         )
@@ -136,8 +136,27 @@ class ServiceClient:
 
     def _recorded(self) -> list[Identity]:
         """The processes that the wrapper noted as the service's."""
-        noted = (self.directory.state("members.json") or {}).get("members") or []
-        return [Identity(int(pid), int(start), str(boot)) for pid, start, boot in noted]
+        noted = (self.directory.state("members.json") or {}).get("members")
+        try:
+            return [Identity(int(pid), int(start), str(boot)) for pid, start, boot in noted or []]
+        except (TypeError, ValueError):  # not the wrapper's writing; the marks in the environments still tell
+            return []
+
+
+def _well_formed(booted: Mapping[str, Any]) -> bool:
+    """Whether a note is one that the wrapper writes: another is as good as none."""
+    argv, environment = booted.get("argv") or [], booted.get("environment") or {}
+    return (
+        isinstance(argv, list)
+        and all(isinstance(part, str) for part in argv)
+        and isinstance(environment, dict)
+        and all(isinstance(value, str) for value in environment.values())
+    )
+
+
+def _group(booted: Mapping[str, Any]) -> int:
+    group = booted.get("group")
+    return group if isinstance(group, int) else 0
 
 
 def _sha256(content: bytes | None) -> str:

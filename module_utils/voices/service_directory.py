@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .files import read_text, write_text
+from .files import locked_within, read_text, write_text
 from .plan import VoicesError
 from .processes import user_name
 from .service import Spec
 from .supervisord_conf import recorded_socket, socket_path
-
-POLL_S = 0.1
 
 
 def content_of(path: str) -> bytes | None:
@@ -63,22 +59,15 @@ class ServiceDirectory:
         if self.spec.state != "started" and not directory.exists():
             yield
             return
-        deadline = time.monotonic() + wait_s
-        while True:
-            self._make_private(directory)
-            handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with contextlib.ExitStack() as held:
             try:
-                if _try_lock(handle, directory / ".lock"):
-                    yield
-                    return
-            finally:
-                os.close(handle)
-            if time.monotonic() > deadline:
+                held.enter_context(locked_within(directory / ".lock", wait_s, lambda: self._make_private(directory)))
+            except TimeoutError:
                 raise VoicesError(
                     f"service {self.spec.name}: another run has held {directory}/.lock for {wait_s:g} s; "
                     "wait for it to end, or end it"
-                )
-            time.sleep(POLL_S)
+                ) from None
+            yield
 
     def prepare(self) -> None:
         """Make the directories for the files, the log and the socket. Raises VoicesError when one is not ours."""
@@ -121,15 +110,6 @@ class ServiceDirectory:
                 f"mode 0700, but it is {stat.S_IMODE(status.st_mode):04o} of {user_name(status.st_uid)}: "
                 "somebody else may have put it there; remove it, or choose a shorter dir"
             )
-
-
-def _try_lock(handle: int, path: Path) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have removed the directory: then this lock guards nothing.
-        return path.stat().st_ino == os.fstat(handle).st_ino
-    except (BlockingIOError, FileNotFoundError):
-        return False
 
 
 def _system_temporary() -> str:

@@ -216,6 +216,26 @@ def test_bad_sources_are_all_named_and_change_nothing(seat: LocalSeat, check: bo
     assert seat.state() == before
 
 
+def test_what_was_done_to_one_seat_does_not_stand_in_the_record_of_the_next(seat: LocalSeat) -> None:
+    seat.add_voice("lv-swift")
+    seat.write_inventory()
+    inventory = yaml.safe_load(seat.inventory.read_text())
+    seats = inventory["voices_hosts"]["hosts"]["seat-host"]["voices_seats"]
+    lost = {"lv-lost": {"source": "lost", "state": "present"}}
+    seat.host_vars = {"voices_seats": {**seats, "t2": {**seats["t1"], "port": observe.free_port(), "voices": lost}}}
+    run = seat.run()
+    seat.host_vars = {}
+    assert run.rc != 0
+    assert "lv-lost" in run.output
+    records = sorted((seat.made / "records").iterdir())
+    assert json.loads(records[-1].read_text())["seat"] == "t1", "the second seat changed nothing, and wrote no record"
+    assert "lv-swift" in seat.live()
+    assert not (seat.made / "seats/t2").exists()
+    seat.voices["lv-swift"] = {"state": "absent"}
+    assert seat.run().rc == 0
+    del seat.voices["lv-swift"]
+
+
 def test_a_voice_that_the_engine_refuses_leaves_the_others_live_and_lasting(seat: LocalSeat) -> None:
     """The adapter's files are whole; only the engine finds that a tensor's name is not PEFT's."""
     del seat.voices["lv-poe"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.voices import compose_files
+from ansible.module_utils.voices import files as core_files
 from ansible.module_utils.voices.compose_files import ProjectFiles
 from ansible.module_utils.voices.compose_state import sha256
 from ansible.module_utils.voices.plan import VoicesError
@@ -112,12 +113,12 @@ def test_the_lock_excludes_and_says_so(files: ProjectFiles) -> None:
 def test_a_lock_on_a_file_that_was_removed_guards_nothing(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     with open(path, "w") as held:
-        assert compose_files._try_lock(held.fileno(), path)
+        assert core_files._try_lock(held.fileno(), path)
     with open(path, "w") as held:
         path.unlink()
-        assert not compose_files._try_lock(held.fileno(), path)
+        assert not core_files._try_lock(held.fileno(), path)
         path.touch()
-        assert not compose_files._try_lock(held.fileno(), path)
+        assert not core_files._try_lock(held.fileno(), path)
 
 
 def test_a_lock_that_was_removed_meanwhile_is_taken_anew(files: ProjectFiles) -> None:

@@ -581,3 +581,9 @@ def test_an_engine_under_another_user_owns_its_engine_file_alone(seat: Seat) -> 
     result = seat.apply(owner="10027:10028", voices=["lv-a"], stored=["/store/a"])
     assert did(result) == [("write", "engine.yaml", "owner")]
     assert seat.path.stat().st_uid == 10027
+
+
+def test_an_engine_file_that_refers_to_itself_is_refused(seat: Seat) -> None:
+    seat.apply()
+    seat.path.write_text(seat.path.read_text() + "loop: &loop [*loop]\n")
+    assert "refers to itself" in seat.run()["msg"]

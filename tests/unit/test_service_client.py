@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -90,3 +91,29 @@ def test_a_missing_wrapper_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(VoicesError, match=r"wrapper_source /nonexistent/run\.py does not exist on this host"):
         client.desired_files()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("booted.json", '{"group": "x"}'),
+        ("booted.json", '{"argv": 5}'),
+        ("booted.json", '{"argv": [1]}'),
+        ("booted.json", '{"environment": ["A"]}'),
+        ("booted.json", '{"environment": {"A": 1}}'),
+        ("booted.json", "[]"),
+        ("members.json", '{"members": 5}'),
+        ("members.json", '{"members": [[1, 2]]}'),
+        ("launch.json", "garbage{"),
+    ],
+)
+def test_a_note_that_the_wrapper_did_not_write_is_no_traceback(tmp_path: Path, name: str, text: str) -> None:
+    client = client_of(tmp_path / "service", "stopped")
+    (tmp_path / "service/run").mkdir(parents=True)
+    note = json.loads(text) if text.endswith("}") and name == "booted.json" else None
+    if isinstance(note, dict):  # whole, but for what is spoilt
+        text = json.dumps(
+            {"pid": 1, "start_time": 1, "boot_id": "b", "argv": [], "environment": {}, "group": 1, **note}
+        )
+    (tmp_path / "service/run" / name).write_text(text)
+    assert client.read().alive is False
