@@ -36,10 +36,10 @@ CONTROLLER := PATH="$(ROOT)/var/venv/controller/bin:$$PATH"
 DEV := PATH="$(ROOT)/var/venv/dev/bin:$$PATH"
 SEAT_VENVS := controller host engine-cpu
 
-.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker kills lock dev
+.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker kills bench-compose lock dev
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
 	    printf '%-20s %s\n' "$$target" "$$text"; done
 
 setup: ## Make the environments and the tiny carrier under var/ (done already: nothing)
@@ -89,6 +89,9 @@ docker: setup dev ## Molecule compose and tests/docker, on a Docker engine that 
 
 kills: setup dev ## The long form of tests/docker/test_play_kills.py: twelve killed plays (root, a running Docker engine)
 	@$(DEV) VOICES_ALL_KILLS=1 tools/timed.sh kills python -m pytest tests/docker/test_play_kills.py
+
+bench-compose: setup dev ## A run that finds nothing to do, beside the public docker_compose_v2 (root, a running Docker engine)
+	@$(DEV) tools/timed.sh bench-compose python -m tests.bench.second_run $(ARGS)
 
 lock: ## Resolve requirements/*.in into the locks; ARGS=--upgrade for newer versions
 	@$(VENVS) resolver

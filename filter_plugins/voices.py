@@ -14,9 +14,12 @@ _MODULE_UTILS = str(Path(__file__).resolve().parent.parent / "module_utils")
 if _MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_MODULE_UTILS)
 
-from ansible.module_utils.voices.flags import flags_sha256  # noqa: E402 - after the path above
+from ansible.module_utils.voices.api_key import TO_BE_GENERATED  # noqa: E402 - after the path above
+from ansible.module_utils.voices.flags import flags_sha256  # noqa: E402
 from ansible.module_utils.voices.seat import describe  # noqa: E402
 from ansible.module_utils.voices.spec import normalise, trial_errors, variable_errors  # noqa: E402
+
+KEY_UNKNOWN = "(known once the key is made)"
 
 
 def voices_seat_errors(seats: Any, runtime: str, generate_api_key: bool = False) -> list[str]:
@@ -40,6 +43,12 @@ def voices_seat_describe(
     return describe(name, normal[name], root=root, adapters_dir=adapters_dir, engine_python=engine_python, **container)
 
 
+def voices_flags_sha256(flags: Mapping[str, Any]) -> str:
+    """The digest of masked flags. In check mode a key may be yet to be made: then words that say so, and no digest that
+    the real run would not have."""
+    return KEY_UNKNOWN if flags.get("api-key") == TO_BE_GENERATED else flags_sha256(flags)
+
+
 def voices_trial_errors(seats: Any, voice: str, source: str, state: str, seat: str, runtime: str) -> list[str]:
     """Why a trial is refused; an empty list when it may go on."""
     return trial_errors(seats, voice=voice, source=source, state=state, seat=seat, runtime=runtime)
@@ -55,5 +64,5 @@ class FilterModule:
             "voices_seat_describe": voices_seat_describe,
             "voices_variable_errors": voices_variable_errors,
             "voices_trial_errors": voices_trial_errors,
-            "voices_flags_sha256": flags_sha256,
+            "voices_flags_sha256": voices_flags_sha256,
         }

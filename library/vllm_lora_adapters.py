@@ -50,6 +50,13 @@ options:
     description: Name to path, as M(engine_file) returns in C(boot_voices).
     type: dict
     default: {}
+  trials_only:
+    description:
+      - Only report which trials the engine that runs serves, before a restart loses them. Nothing else is planned.
+      - It is asked with the port and the key of the engine file that was last healthy, because O(engine_file) may
+        already hold those of the next start. One that does not answer as it should is a warning. Needs O(engine_file).
+    type: bool
+    default: false
   base_model:
     description: Name under which the server serves its base model. A server without it is not touched.
     type: str
@@ -128,6 +135,7 @@ else:
     from ansible.module_utils.voices.engine_directory import EngineDirectory, has_adapter
     from ansible.module_utils.voices.seat_access import open_seat
     from ansible.module_utils.voices.seat_api import SeatApi, SeatError, SeatUnreachable
+    from ansible.module_utils.voices.trials import live_trials
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "base_url": {"type": "str", "required": True},
@@ -139,6 +147,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "prune_trials": {"type": "bool", "default": False},
     "engine_starts": {"type": "bool", "default": False},
     "assume_live": {"type": "dict", "default": {}},
+    "trials_only": {"type": "bool", "default": False},
     "base_model": {"type": "str", "default": "voices-base"},
     "timeout_s": {"type": "float", "default": 60},
 }
@@ -196,6 +205,23 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     }
 
 
+def look(module: AnsibleModule) -> dict[str, Any]:
+    """The result of a run that only reports trials. Raises VoicesError for an unreadable engine.yaml."""
+    params = module.params
+    trials, why = live_trials(
+        params["base_url"],
+        params["base_model"],
+        EngineDirectory(params["engine_file"]),
+        params["voices"],
+        params["absent"],
+        params["timeout_s"],
+    )
+    if why:
+        module.warn(f"which trials the restart loses cannot be seen: {why}")
+    nothing = {"changed": False, "actions": [], "diff": [], "timings": {}, "failed_voices": []}
+    return {**nothing, "live": {}, "trials": trials}
+
+
 def live_after(seat: SeatApi, base_model: str, planned: dict[str, str], outcome: core.Outcome) -> dict[str, str]:
     """What is live after a run; as planned when all went well, which the run has proven."""
     if not outcome.failed:
@@ -213,10 +239,14 @@ def left_trials(wanted: core.Wanted, live: dict[str, str], persisted: dict[str, 
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec=ARGUMENT_SPEC,
+        supports_check_mode=True,
+        required_if=[("trials_only", True, ["engine_file"])],
+    )
     require(module, "requests and PyYAML", IMPORT_ERROR)
     with errors_reported(module, module.params["engine_file"]):
-        result = run(module)
+        result = look(module) if module.params["trials_only"] else run(module)
     for name, path in result["trials"].items():
         if module.params["engine_file"] and name not in module.params["voices"]:
             module.warn(

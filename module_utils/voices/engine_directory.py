@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from . import engine_file as core
-from .api_key import TO_BE_GENERATED, auth_header, key_error
+from .api_key import TO_BE_GENERATED, auth_header, key_error, mask
 from .engine_yaml import parse, render
 from .files import locked, read_text, write_text
+from .flags import flags_sha256
 from .plan import VoicesError
 
 
@@ -67,6 +68,19 @@ class EngineDirectory:
         text = _read(self.path)
         return None if text is None else parse(text, str(self.path))
 
+    def running_flags(self) -> dict[str, Any]:
+        """The flags that a running engine was started with: those of the file that is noted as healthy.
+
+        Without a note they are engine.yaml's, empty when there is none. Raises VoicesError when that cannot be read.
+        """
+        healthy = self._healthy_digest()
+        found = self.read_engine_file()
+        now = found[0] if found else {}
+        previous = self._previous_flags()
+        if previous and flags_sha256(mask(previous)) == healthy != flags_sha256(mask(now)):
+            return previous
+        return now
+
     def read(self, stored: Collection[str] = ()) -> core.Present:
         """What the plan of ``engine_file`` needs to know. ``stored`` are adapter paths that are or will be there."""
         flags, voices = self.read_engine_file() or (None, {})
@@ -105,13 +119,18 @@ class EngineDirectory:
         return str(noted.get("config_sha256", "")) if isinstance(noted, dict) else ""
 
     def _previous_guards(self) -> tuple[str, ...] | None:
+        flags = self._previous_flags()
+        return None if flags is None else core.guard_files(flags)
+
+    def _previous_flags(self) -> dict[str, Any] | None:
+        """The flags of engine.yaml.previous; none in a file that a person has edited into something else."""
         text = _read(self.previous)
         if text is None:
             return None
         try:
-            return core.guard_files(parse(text, str(self.previous))[0])
+            return parse(text, str(self.previous))[0]
         except VoicesError:
-            return ()  # only looked at to know which guard it needs; a person may have edited it
+            return {}
 
     def apply(self, plan: core.Plan, guard: str, owner: str = "") -> dict[str, Any]:
         """Write what ``plan`` asks for and return the flags as written.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .cards_spec import MIB
 from .names import BASE_MODEL
-from .spec import MIB, kebab_flag
+from .spec import kebab_flag
 
 
 def layout(root: str, name: str) -> dict[str, str]:
@@ -63,8 +64,19 @@ def engine_environment(seat: Mapping[str, Any], paths: Mapping[str, str]) -> dic
     }
     if len(paths["tmp_dir"]) <= LONGEST_TMP_DIR and seat["runtime"] == "supervisor":
         environment["TMPDIR"] = paths["tmp_dir"]
+    environment.update(card_environment(seat))
     environment.update({str(key): str(value) for key, value in seat["environment"].items()})
     return environment
+
+
+def card_environment(seat: Mapping[str, Any]) -> dict[str, str]:
+    """What puts a bare process on the seat's card; a container is given its card alone by Compose.
+
+    CUDA numbers cards by speed unless told otherwise, and NVML, nvidia-smi and the inventory by PCI bus.
+    """
+    if not seat["gpu"] or seat["runtime"] != "supervisor":
+        return {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": seat["gpu"]}
 
 
 #: vLLM puts sockets of 37 characters there, and a socket's path has at most 107 (unix(7)); else the system's serves.
@@ -150,6 +162,8 @@ def describe(
         **paths,
         "state": seat["state"],
         "runtime": seat["runtime"],
+        "device": seat["device"],
+        "gpu": seat["gpu"] or "",
         "bind": seat["bind"],
         "port": seat["port"],
         "base_url": base_url(seat),
@@ -158,7 +172,7 @@ def describe(
         "max_loras": seat["max_loras"],
         "max_cpu_loras": seat["max_cpu_loras"],
         "environment": engine_environment(seat, paths),
-        "adopt_environment": sorted({*ADOPT_ENVIRONMENT, *map(str, seat["environment"])}),
+        "adopt_environment": sorted({*ADOPT_ENVIRONMENT, *card_environment(seat), *map(str, seat["environment"])}),
         "argv": engine_argv(engine_python, paths),
         "present": voices_by_state(seat, "present"),
         "gone": voices_by_state(seat, "retired", "absent"),

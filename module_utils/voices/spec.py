@@ -6,23 +6,20 @@ cannot describe a dict whose keys are names. ``normalise`` never raises for bad 
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-
 from .api_key import key_error
+from .cards_spec import card_key
 from .engine_slots import slots
 from .names import seat_name_error, voice_name_error
+from .options import nearest, typed
 from .plan import VoicesError
 
 #: The ranks that vLLM's --max-lora-rank takes.
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-
-MIB = 1024 * 1024
 
 _IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
 _USER = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
@@ -52,6 +49,7 @@ SEAT_SPEC: dict[str, dict[str, Any]] = {
     "engine_flags": {"type": "dict", "default": {}},
     "environment": {"type": "dict", "default": {}},
     "image": {"type": "str"},
+    "device": {"type": "str", "choices": ["gpu", "cpu"]},
     "gpu": {"type": "str"},
     "shm_mib": {"type": "int", "default": 1024},
     "service_user": {"type": "str", "default": "10027:10027"},
@@ -123,7 +121,7 @@ def normalise(
 def variable_errors(names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Why a variable that looks like one of the role's is refused: a misspelt name would be ignored without a word."""
     known = set(known)
-    return [f"unknown variable {name}{_nearest(name, known)}" for name in sorted(set(names) - known)]
+    return [f"unknown variable {name}{nearest(name, known)}" for name in sorted(set(names) - known)]
 
 
 def trial_errors(
@@ -158,8 +156,10 @@ def _seat(name: str, given: Any, runtime: str, generate: bool) -> tuple[dict[str
     where = f"seat {name}"
     if not isinstance(given, Mapping):
         return {}, [f"{where} is a {type(given).__name__}; it is a dict of options"]
-    seat, errors = _typed(where, SEAT_SPEC, given)
+    seat, errors = typed(where, SEAT_SPEC, given)
     seat["runtime"] = seat["runtime"] or runtime
+    seat["gpu"] = seat["gpu"] or None  # an empty text is what a variable without a card leaves
+    seat["device"] = seat["device"] or ("gpu" if seat["gpu"] else "cpu")
     voices: dict[str, dict[str, Any]] = {}
     for voice, options in seat["voices"].items():
         voices[voice], found = _voice(where, voice, options)
@@ -169,6 +169,7 @@ def _seat(name: str, given: Any, runtime: str, generate: bool) -> tuple[dict[str
     errors += _slots(where, seat)
     if seat["api_key"] and (refused := key_error(seat["api_key"], "api_key")):
         errors.append(f"{where}: {refused}")
+    errors += _device(where, seat)
     errors += _engine_flags(where, seat["engine_flags"])
     errors += _environment(where, seat["environment"])
     errors += _bind(where, seat, generate)
@@ -188,7 +189,7 @@ def _voice(where: str, name: Any, given: Any) -> tuple[dict[str, Any], list[str]
     where = f"{where}, voice {name}"
     if not isinstance(given, Mapping):
         return {}, [f"{where} is a {type(given).__name__}; it is a dict such as {{source: {name}-v1, state: present}}"]
-    voice, errors = _typed(where, VOICE_SPEC, given)
+    voice, errors = typed(where, VOICE_SPEC, given)
     source, digest = voice["source"], voice["digest"]
     if voice["state"] == "present" and not source and not digest and set(given) <= set(VOICE_SPEC):
         errors.append(f"{where} is present and has no source; set source: to the adapter's directory")
@@ -199,28 +200,6 @@ def _voice(where: str, name: Any, given: Any) -> tuple[dict[str, Any], list[str]
     if digest and not (12 <= len(digest) <= 64 and set(digest) <= set("0123456789abcdef")):
         errors.append(f"{where}: digest {digest!r} is no sha256; give its first 12 to 64 hexadecimal digits")
     return voice, errors
-
-
-def _typed(where: str, spec: dict[str, dict[str, Any]], given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The options with types and defaults, and every error; an option that is refused is returned with its default.
-
-    Each option is validated by itself, because the validator stops at the first that it refuses.
-    """
-    values: dict[str, Any] = {}
-    errors = [f"{where}: unknown option {key!r}{_nearest(key, spec)}" for key in given if key not in spec]
-    for key, rule in spec.items():
-        # A value of null means "not set", as it does where a template omits it.
-        there = {key: given[key]} if given.get(key) is not None else {}
-        result = ArgumentSpecValidator({key: rule}).validate(there)
-        errors += [f"{where}: {message}" for message in result.error_messages]
-        values[key] = rule.get("default") if result.error_messages else result.validated_parameters.get(key)
-    return values, errors
-
-
-def _nearest(key: Any, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(str(key), names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
 
 
 def _numbers(where: str, seat: Mapping[str, Any]) -> list[str]:
@@ -234,6 +213,32 @@ def _numbers(where: str, seat: Mapping[str, Any]) -> list[str]:
     if share is not None and not 0 < share <= 1:
         errors.append(f"{where}: gpu_memory_utilization {share} is outside 0 to 1; it is a share of the card's total")
     return errors
+
+
+def _device(where: str, seat: dict[str, Any]) -> list[str]:
+    """A seat is on one card, on host memory, or has no placement yet (device gpu and no gpu); the index is NVML's."""
+    if seat["gpu"] and seat["device"] == "cpu":
+        return [f"{where}: device is cpu and gpu is {seat['gpu']!r}; take one of them out"]
+    if seat["gpu"] and not (key := card_key(seat["gpu"])):
+        return [
+            f"{where}: gpu {seat['gpu']!r} is neither a card's index nor a GPU UUID (nvidia-smi -L lists both); a seat"
+            " is on one card, and on no MIG device"
+        ]
+    if seat["gpu"]:
+        seat["gpu"] = key
+    if seat["device"] == "cpu":
+        return []
+    flags = {kebab_flag(flag): value for flag, value in seat["engine_flags"].items()}
+    several = [name for name in ("tensor-parallel-size", "pipeline-parallel-size") if str(flags.get(name, 1)) != "1"]
+    errors = [f"{where}: engine_flags {name} is {flags[name]}; a seat is on one card" for name in several]
+    chosen = [name for name in CHOOSES_CARDS if name in seat["environment"]]
+    return errors + [
+        f"{where}: environment {name} would choose another card than the seat's gpu; take it out" for name in chosen
+    ]
+
+
+#: Environment by which a CUDA process chooses its cards.
+CHOOSES_CARDS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 def _slots(where: str, seat: Mapping[str, Any]) -> list[str]:

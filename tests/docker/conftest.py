@@ -9,6 +9,7 @@ from typing import Any
 import docker
 import pytest
 
+from tests.support.container_seat import ContainerSeat, container_seats, no_container_seat
 from tests.support.docker_project import DOCKER_HOST, Project, make_image, no_docker, projects, remove_images
 
 
@@ -43,3 +44,13 @@ def running(project: Project) -> Project:
     """A project that runs and is healthy."""
     project.run()
     return project
+
+
+@pytest.fixture(scope="module")
+def seat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerSeat]:
+    """A seat in a container, up: one for each test file, named by it, with the file's VOICES."""
+    if reason := no_container_seat():
+        pytest.skip(reason)
+    name = request.module.__name__.rpartition("_")[2]
+    api = request.getfixturevalue("api")
+    yield from container_seats(tmp_path_factory.mktemp(name), name, api, request.module.VOICES)

@@ -13,19 +13,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import observe
-from tests.support.docker_project import no_docker
-from tests.support.local_seat import ENGINE_PYTHON, LocalSeat
-from tests.support.play import REPOSITORY, start_play
+from tests.support.container_seat import ContainerSeat
+from tests.support.play import start_play
 from tests.support.tiny_carrier import write_adapter
 
-IMAGE = "voices-engine-cpu:test"
+VOICES = ("lv-steady",)
 # A seed takes 20 to 40 s: a few in every run, all of them with `make kills`.
 ALL = bool(os.environ.get("VOICES_ALL_KILLS"))
 SEEDS = range(12) if ALL else range(2)
@@ -35,7 +32,7 @@ RECREATE_SEEDS = [100, 101] if ALL else [100]
 class Client(threading.Thread):
     """Asks one voice over and over; keeps what did not answer."""
 
-    def __init__(self, seat: LocalSeat) -> None:
+    def __init__(self, seat: ContainerSeat) -> None:
         super().__init__(daemon=True)
         self.seat, self.key, self.stop = seat, seat.key, threading.Event()
         self.asked, self.failed = 0, []  # type: int, list[str]
@@ -50,35 +47,7 @@ class Client(threading.Thread):
                 self.failed.append(repr(error))
 
 
-@pytest.fixture(scope="module")
-def seat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSeat]:
-    """A seat in a container, up."""
-    reason = no_docker()
-    if reason or os.geteuid() != 0:
-        pytest.skip(reason or "an engine under another user takes root")
-    build = [str(REPOSITORY / "molecule/compose/base_image.sh"), IMAGE, str(REPOSITORY / "var/cache")]
-    subprocess.run(build, check=True, timeout=300)
-    made = LocalSeat(tmp_path_factory.mktemp("kills"), name="kills")
-    for directory in (made.root, *made.root.parents):  # the container's user looks for the carrier here
-        if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
-            directory.chmod(directory.stat().st_mode | 0o055)
-    made.host_vars = {
-        "voices_seat_runtime": "compose",
-        "voices_seat_pull": "never",
-        "voices_seat_container_python": ENGINE_PYTHON,
-        "voices_seat_container_mounts": [str(Path(ENGINE_PYTHON).parents[1])],
-    }
-    # Room for every voice of the schedule: slots that have to grow would recreate the container.
-    made.options = {"image": IMAGE, "max_loras": 4}
-    made.add_voice("lv-steady")
-    first = made.run()
-    assert first.rc == 0, first.output
-    yield made
-    gone = made.run(voices_seat_state="absent")
-    assert gone.rc == 0, gone.output
-
-
-def edit(seat: LocalSeat, rng: random.Random) -> None:
+def edit(seat: ContainerSeat, rng: random.Random) -> None:
     """One more voice, one fewer, or other weights: what is killed has something to do."""
     present = sorted(name for name, voice in seat.voices.items() if voice["state"] == "present" and name != "lv-steady")
     if len(present) < 2 and rng.random() < 0.6:
@@ -101,13 +70,13 @@ def kill(play: subprocess.Popen[Any], rng: random.Random) -> str:
     return how
 
 
-def wanted(seat: LocalSeat) -> set[str]:
+def wanted(seat: ContainerSeat) -> set[str]:
     """The voices that should be live."""
     return {name for name, voice in seat.voices.items() if voice["state"] == "present"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_killed_play_is_put_right_by_the_next_and_nobody_noticed(seat: LocalSeat, seed: int) -> None:
+def test_a_killed_play_is_put_right_by_the_next_and_nobody_noticed(seat: ContainerSeat, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a repeatable schedule
     client = Client(seat)
     client.start()
@@ -129,7 +98,7 @@ def test_a_killed_play_is_put_right_by_the_next_and_nobody_noticed(seat: LocalSe
 
 
 @pytest.mark.parametrize("seed", RECREATE_SEEDS)
-def test_a_play_killed_while_it_recreates_the_container_is_put_right(seat: LocalSeat, seed: int) -> None:
+def test_a_play_killed_while_it_recreates_the_container_is_put_right(seat: ContainerSeat, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a repeatable schedule
     seat.options["max_lora_rank"] = 16 if seat.options.get("max_lora_rank") != 16 else 8
     seat.write_inventory()

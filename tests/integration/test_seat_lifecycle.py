@@ -269,17 +269,21 @@ def test_an_absent_voice_leaves_the_store_too(seat: LocalSeat) -> None:
     assert_unchanged(seat)
 
 
-def test_a_changed_flag_restarts_and_says_so_first(seat: LocalSeat) -> None:
+def test_a_changed_flag_and_key_restart_and_say_so_first(seat: LocalSeat) -> None:
+    """The engine that runs has the old key when its trials are looked for, and engine.yaml the new one."""
     server = seat.engine_pids()["server"]
     seat.run(playbook="playbooks/voice_try.yml", voice="lv-fresh", source=str(seat.sources / "lv-homer-v1"))
-    seat.options = {"max_lora_rank": 16}
+    seat.options = {"max_lora_rank": 16, "api_key": "a-key-that-the-inventory-gives"}
     checked = seat.run(check=True)
     assert "restart t1: max-lora-rank 8 -> 16" in checked.output
+    assert "restart t1: api-key changed" in checked.output
     assert "trial lv-fresh" in checked.output
     assert seat.engine_pids()["server"] == server
     applied = plan_then_apply(seat)
     assert ("restart", "t1") in done(applied)
+    assert "trial lv-fresh" in applied.output
     assert seat.engine_pids()["server"] != server
+    assert seat.key == seat.options["api_key"]
     assert set(seat.live()) == {"lv-austen", "lv-bronte", "lv-homer"}
 
 

@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,12 @@ def no_docker() -> str:
 def compose_command() -> list[str]:
     """VOICES_TEST_COMPOSE (a command, split at spaces), or ``docker compose``."""
     return os.environ.get("VOICES_TEST_COMPOSE", "docker compose").split()
+
+
+def events_about(api: Any, texts: Collection[str], since: float, until: float) -> list[dict[str, Any]]:
+    """The engine's events between two times in which one of ``texts`` (names, ids) stands."""
+    found = api.events(since=f"{since:.9f}", until=f"{until:.9f}", decode=True)
+    return [event for event in found if any(text in json.dumps(event) for text in texts)]
 
 
 def root_archive() -> bytes:
@@ -209,13 +215,8 @@ class Project:
 
     def events(self, since: float, until: float) -> list[str]:
         """What the engine did between two times to anything of this project, or to the tests' images."""
-        ids = {one["Id"] for one in self.containers()}
-        found = []
-        for event in self.api.events(since=f"{since:.9f}", until=f"{until:.9f}", decode=True):
-            text = json.dumps(event)
-            if self.name in text or f"{PREFIX}:" in text or any(one in text for one in ids):
-                found.append(f"{event['Type']} {event['Action']}")
-        return found
+        own = [self.name, f"{PREFIX}:", *(one["Id"] for one in self.containers())]
+        return [f"{event['Type']} {event['Action']}" for event in events_about(self.api, own, since, until)]
 
     def destroy(self) -> None:
         """Take away all that carries the project's name."""

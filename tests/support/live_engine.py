@@ -26,6 +26,7 @@ from tests.support.tiny_carrier import write_adapter, write_carrier
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUARD = REPOSITORY / "roles/voices_seat/files/voices_guard.py"
 SEAT = "test"
+SPACE = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 HEALTH_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 20.0
 
@@ -161,7 +162,7 @@ def running_engine(root: Path) -> Iterator[LiveEngine]:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(root / "home"),
-        **engine_environment({"runtime": "supervisor", "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}}, paths),
+        **engine_environment({"runtime": "supervisor", "gpu": None, "environment": SPACE}, paths),
     }
     (root / "home").mkdir()
     log = root / "engine.log"

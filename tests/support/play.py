@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LOOKS_ONLY = ("voices_seat : See which trials the restart loses",)
-PLANNING_MODULES = ("adapter_store", "engine_file", "supervised_service", "vllm_lora_adapters")
+PLANNING_MODULES = ("adapter_store", "engine_file", "supervised_service", "compose_project", "vllm_lora_adapters")
+# These are called twice in a real run: once in check mode, to say the plan, and once to carry it out.
+PLANNED_FIRST = ("supervised_service", "compose_project")
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Play:
         found: list[dict[str, Any]] = []
         previous = None
         for task in self.tasks:
-            if task["module"] not in PLANNING_MODULES or not task["actions"] or task["task"] in LOOKS_ONLY:
+            if task["module"] not in PLANNING_MODULES or not task["actions"]:
                 continue
-            if task["module"] == "supervised_service" and previous == task["actions"]:
+            if task["module"] in PLANNED_FIRST and previous == task["actions"]:
                 continue
             previous = task["actions"]
             found += task["actions"]

@@ -9,7 +9,9 @@ import json
 import sys
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
+from ansible.module_utils import _internal
 from ansible.module_utils.common import warnings as ansible_warnings
 from ansible.module_utils.testing import patch_module_args
 
@@ -24,7 +26,9 @@ def run_module(name: str, args: dict[str, Any], *, check: bool = False) -> dict[
     output = io.StringIO()
     for store in ("_global_warnings", "_global_deprecations"):  # kept for a process, and a module is one process
         getattr(ansible_warnings, store, {}).clear()
-    with patch_module_args({**args, "_ansible_check_mode": check, "_ansible_diff": True}):
+    # A test that imports a filter makes this process a controller, whose warnings are printed and not returned.
+    as_on_a_host = patch.object(_internal, "is_controller", False)
+    with as_on_a_host, patch_module_args({**args, "_ansible_check_mode": check, "_ansible_diff": True}):
         try:
             with contextlib.redirect_stdout(output):
                 module.main()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import multiprocessing
 import os
@@ -20,25 +18,16 @@ from typing import Any
 import adapter_store
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 
 from tests.support.adapter_dirs import set_digest, tree, write_adapter
+from tests.support.run_module import run_module
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run(check: bool = False, **options: Any) -> dict[str, Any]:
     """The module's result; a failure has ``failed`` in it."""
-    output = io.StringIO()
-    with (
-        patch_module_args({**options, "_ansible_check_mode": check, "_ansible_diff": True}),
-        contextlib.redirect_stdout(output),
-        pytest.raises(SystemExit) as ended,
-    ):
-        adapter_store.main()
-    result: dict[str, Any] = json.loads(output.getvalue())
-    assert bool(ended.value.code) == bool(result.get("failed"))
-    return result
+    return run_module("adapter_store", options, check=check)
 
 
 def options_for(root: Path, **voices: Path) -> dict[str, Any]:

@@ -72,6 +72,18 @@ def test_the_environment_allows_hot_loading_and_finds_the_guard() -> None:
     assert "OMP_NUM_THREADS" in seat["adopt_environment"]
 
 
+def test_a_bare_engine_sees_its_card_alone_and_a_change_of_card_is_a_change_of_the_launch() -> None:
+    seat = described(gpu="2")
+    assert (seat["device"], seat["gpu"]) == ("gpu", "2")
+    chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2"}
+    assert chosen.items() <= seat["environment"].items()
+    assert chosen.keys() <= set(seat["adopt_environment"])
+    for other in (described(), described(runtime="compose", image="vllm:v1", gpu="2")):
+        assert not chosen.keys() & other["environment"].keys()
+        assert not chosen.keys() & set(other["adopt_environment"])
+    assert described()["device"] == "cpu"
+
+
 @pytest.mark.parametrize(
     ("bind", "url"),
     [

@@ -82,6 +82,14 @@ def test_a_valid_seat_gets_types_and_defaults() -> None:
         ({"engine_flags": {"max-num-seqs": 1, "max_num_seqs": 2}}, ["one flag twice"]),
         ({"environment": {"PYTHONPATH": "/x"}}, ["environment may not set PYTHONPATH"]),
         ({"environment": {"A B": "1"}}, ["'A B' is no name"]),
+        ({"device": "tpu"}, ["device", "tpu", "gpu, cpu"]),
+        ({"device": "cpu", "gpu": "0"}, ["device is cpu", "gpu is '0'", "take one"]),
+        ({"gpu": "first"}, ["gpu 'first'", "index nor a GPU UUID"]),
+        ({"gpu": "0,1"}, ["gpu '0,1'", "one card"]),
+        ({"gpu": "MIG-6e2d1c3a-0000-0000-0000-000000000000"}, ["MIG-6e2d", "no MIG device"]),
+        ({"gpu": "0", "engine_flags": {"tensor_parallel_size": 2}}, ["tensor-parallel-size is 2", "one card"]),
+        ({"device": "gpu", "engine_flags": {"--pipeline-parallel-size": "4"}}, ["pipeline-parallel-size is 4"]),
+        ({"gpu": "1", "environment": {"CUDA_VISIBLE_DEVICES": "2"}}, ["CUDA_VISIBLE_DEVICES", "another card"]),
         ({"voices": ["lv-austen"]}, ["voices"]),
         ({"voices": {"lv-austen": None}}, ["lv-austen", "dict"]),
         ({"voices": {"lv-austen": {}}}, ["lv-austen", "no source"]),
@@ -130,6 +138,31 @@ def test_a_misspelt_variable_of_the_role_is_named_with_the_nearest() -> None:
     known = ["voices_seats", "voices_seat_engine_python"]
     found = variable_errors(["voices_seats", "voices_seat_engine_pyhton"], known)
     assert found == ["unknown variable voices_seat_engine_pyhton; did you mean 'voices_seat_engine_python'?"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "gpu"),
+    [
+        ({}, "cpu", None),
+        ({"gpu": ""}, "cpu", None),
+        ({"gpu": 0}, "gpu", "0"),
+        ({"gpu": "3", "device": "gpu"}, "gpu", "3"),
+        ({"device": "gpu"}, "gpu", None),
+        ({"device": "gpu", "gpu": ""}, "gpu", None),
+        ({"device": "cpu", "environment": {"CUDA_VISIBLE_DEVICES": ""}}, "cpu", None),
+        ({"device": "cpu", "engine_flags": {"tensor-parallel-size": 2}}, "cpu", None),
+        ({"gpu": "0", "engine_flags": {"tensor-parallel-size": 1}}, "gpu", "0"),
+        (
+            {"gpu": "gpu-0C5D2AB1-1111-2222-3333-444455556666"},
+            "gpu",
+            "GPU-0c5d2ab1-1111-2222-3333-444455556666",
+        ),
+    ],
+)
+def test_where_a_seat_runs(changes: dict[str, Any], device: str, gpu: str | None) -> None:
+    normal, found = normalise(seats(**changes), runtime="supervisor")
+    assert found == []
+    assert (normal["tiny"]["device"], normal["tiny"]["gpu"]) == (device, gpu)
 
 
 def test_two_seats_on_one_port() -> None:

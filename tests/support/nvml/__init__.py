@@ -1,0 +1,1 @@
+"""A stand-in for the NVIDIA driver's library; see README.md."""
