@@ -145,6 +145,8 @@ def test_a_container_and_a_command_both_have_to_agree() -> None:
 def test_own_memory_that_nvml_does_not_tell_is_not_given_back() -> None:
     verdict = ask(a_card(holds(1, None, own=True), used_mib=90_000), 10_000)
     assert (verdict.own_bytes, verdict.fits) == (0, False)
+    half = ask(a_card(holds(1, None, own=True), holds(2, 9_000, own=True), used_mib=90_000), 10_000)
+    assert (half.own_bytes, half.fits) == (0, False)
 
 
 def test_what_cannot_be_read_may_be_a_tenant_without_a_rule_too() -> None:
@@ -161,6 +163,16 @@ def test_a_reserve_stays_free() -> None:
     card = a_card(used_mib=CUDA_MIB - 20_000)
     assert ask(card, 15_000, CardDeclaration(reserve_bytes=5_000 * MIB)).fits
     assert not ask(card, 15_000, CardDeclaration(reserve_bytes=5_001 * MIB)).fits
+    assert not ask(card, 15_000, CardDeclaration(reserve_bytes=5_001 * MIB)).fits_now
+
+
+def test_a_reserve_stays_free_at_the_tenants_peaks_too() -> None:
+    card = a_card(holds(1, 20_000, "gen"))
+    tenants = (Tenant("gen", 80_000 * MIB, command="gen"),)
+    room = CUDA_MIB - 80_000
+    assert ask(card, room - 500, CardDeclaration(reserve_bytes=500 * MIB, tenants=tenants)).fits
+    tight = ask(card, room - 500, CardDeclaration(reserve_bytes=501 * MIB, tenants=tenants))
+    assert (tight.fits_now, tight.fits_at_peaks, tight.left_at_peaks_bytes) == (True, False, -MIB)
 
 
 def test_a_held_card_is_refused_by_the_name_of_its_hold_and_taken_by_the_seat_it_is_held_for() -> None:
