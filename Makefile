@@ -36,7 +36,7 @@ CONTROLLER := PATH="$(ROOT)/var/venv/controller/bin:$$PATH"
 DEV := PATH="$(ROOT)/var/venv/dev/bin:$$PATH"
 SEAT_VENVS := controller host engine-cpu
 
-.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker kills bench-compose lock dev
+.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker kills bench-compose scale lock dev
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -92,6 +92,9 @@ kills: setup dev ## The long form of tests/docker/test_play_kills.py: twelve kil
 
 bench-compose: setup dev ## A run that finds nothing to do, beside the public docker_compose_v2 (root, a running Docker engine)
 	@$(DEV) tools/timed.sh bench-compose python -m tests.bench.second_run $(ARGS)
+
+scale: dev ## How long a plan of 10 to 50 hosts takes, with simulated facts; ARGS=--module for the real module
+	@$(DEV) tools/timed.sh scale python -m tests.bench.plan_scale $(ARGS)
 
 lock: ## Resolve requirements/*.in into the locks; ARGS=--upgrade for newer versions
 	@$(VENVS) resolver

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.bench.plan_scale import judged, verdicts
 from tests.support.nvml.nvml_double import MIB, build, environment, scenario, write
 from tests.support.plan_fleet import host_python, write_fleet
 from tests.support.play import REPOSITORY, Play, run_play
@@ -200,17 +200,28 @@ def test_a_run_without_a_limit_is_refused(hosts: Hosts) -> None:
     assert not any(task["module"] == "gpu_headroom" for task in play.tasks)
 
 
-def cpu_seconds(inventory: Path) -> float:
-    """What a plan of all hosts costs on all cores, which another load beside it hardly changes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    play = run_play(inventory, playbook=PLAYBOOK, limit="all")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert play.rc == 0, play.output
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def test_simulated_facts_give_the_plan_that_the_module_gives(tmp_path: Path) -> None:
+    plans = []
+    for facts in (True, False):
+        written = tmp_path / f"{facts}.json"
+        inventory = write_fleet(tmp_path / str(facts), 2, facts=facts)
+        play = run_play(inventory, playbook=PLAYBOOK, limit="all", extra={"voices_plan_json": str(written)})
+        assert play.rc == 0, play.output
+        assert any(task["module"] == "gpu_headroom" for task in play.tasks) is not facts
+        plans.append(json.loads(written.read_text()))
+    for host in [*plans[0]["hosts"], *plans[1]["hosts"]]:
+        host.pop("memory")  # the machine's own, which moves
+    assert plans[0] == plans[1]
 
 
-def test_the_time_grows_linearly_with_the_hosts(tmp_path: Path) -> None:
-    few, some, many = (cpu_seconds(write_fleet(tmp_path / str(count), count)) for count in (4, 12, 36))
-    for_a_host = (some - few) / 8
-    # A time that grew with the square would make the later hosts three times as dear as the earlier ones.
-    assert (many - some) / 24 < 1.7 * for_a_host, (few, some, many)
+def test_the_time_grows_linearly_with_the_hosts() -> None:
+    _rows, wrong = judged((4, 16, 50), facts=True)
+    assert wrong == []
+
+
+def test_a_time_that_grows_with_the_square_is_found() -> None:
+    rows = [{"hosts": hosts, "seconds": 1.0, "cpu_seconds": 2 + 0.01 * hosts**2} for hosts in (4, 16, 50)]
+    assert len(verdicts(rows, 20)) == 1
+    straight = [{**row, "cpu_seconds": 2 + 0.5 * row["hosts"]} for row in rows]
+    assert verdicts(straight, 20) == []
+    assert len(verdicts(straight, 0.5)) == 1

@@ -1,9 +1,10 @@
-"""A fleet that is not there: an inventory of hosts on this machine, each with cards of its own behind the NVML double.
+"""A fleet that is not there: an inventory of hosts on this machine, each with cards of its own.
 
-usage: python -m tests.support.plan_fleet DIRECTORY HOSTS
+usage: python -m tests.support.plan_fleet DIRECTORY HOSTS [--facts]
 
-Every host is the real thing up to the driver's library: the module runs there in a process of its own, with its host's
-interpreter, which is a script that names the host's scenario.
+Every host is the real thing up to the driver's library, which is the NVML double: the module runs there in a process of
+its own, with its host's interpreter, a script that names the host's scenario. With --facts no module runs: each host
+comes with the facts that the module would return (voices_plan_facts), one JSON file a host.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from typing import Any
 
 import yaml
 
+import tests.conftest  # noqa: F401 - makes the core importable
 from tests.support.nvml.nvml_double import MIB, build, environment
 from tests.support.tiny_carrier import write_carrier
+
+# isort: split
+from ansible.module_utils.voices.cards import Card, CardProcess
+from ansible.module_utils.voices.carrier_client import look_at_seat
 
 CARDS = 8
 #: No process of this machine: Linux goes to 4,194,304.
@@ -53,8 +59,9 @@ def seats(carrier: Path) -> dict[str, Any]:
     return {f"seat-{number}": {**common, "port": 8100 + number, **place} for number, place in enumerate(places)}
 
 
-def group_variables(directory: Path) -> dict[str, Any]:
+def group_variables(directory: Path, facts: bool) -> dict[str, Any]:
     """What all hosts have in common, as a fleet of one kind of machine has it."""
+    file = "lookup('ansible.builtin.file', inventory_dir ~ '/facts/' ~ inventory_hostname ~ '.json')"
     tenants = {"speech": {"peak_mib": 4_000}, "chat": {"peak_mib": 9_000}}
     return {
         "ansible_connection": "local",
@@ -68,6 +75,7 @@ def group_variables(directory: Path) -> dict[str, Any]:
             str(CARDS - 2): {"hold": {"name": "flash-next", "needs_mib": 95_232}},
         },
         "voices_seats": seats(directory / "carrier"),
+        **({"voices_plan_facts": f"{{{{ {file} | from_json }}}}"} if facts else {}),
     }
 
 
@@ -86,20 +94,37 @@ def interpreter(directory: Path, number: int) -> Path:
     return host_python(directory / f"interpreters/{number}", environment(build(), scenario))
 
 
-def write_fleet(directory: Path, hosts: int) -> Path:
+def simulated_facts(directory: Path, number: int) -> dict[str, Any]:
+    """What the module would return of one host."""
+    keys = ("uuid", "name", "total_bytes", "reserved_bytes", "used_bytes")
+    cards = []
+    for index in range(CARDS):
+        given = card(number, index)
+        processes = tuple(CardProcess(one["pid"], one["used_bytes"]) for one in given["processes"])
+        free = given["total_bytes"] - given["reserved_bytes"] - given["used_bytes"]
+        cards.append(Card(index, **{key: given[key] for key in keys}, free_bytes=free, processes=processes).as_dict())
+    carrier = str(directory / "carrier")
+    known = look_at_seat({"carrier": carrier, "engine_file": f"{carrier}/none", "image": ""})
+    names = seats(directory / "carrier")
+    return {"cards": cards, "memory": None, "problem": "", "seats": dict.fromkeys(names, known)}
+
+
+def write_fleet(directory: Path, hosts: int, *, facts: bool = False) -> Path:
     """The inventory file of ``hosts`` hosts, host-000 and on."""
-    for name in ("scenarios", "interpreters"):
+    for name in ("scenarios", "interpreters", "facts"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     write_carrier(directory / "carrier")
-    named = {
-        f"host-{number:03d}": {"ansible_python_interpreter": str(interpreter(directory, number))}
-        for number in range(hosts)
-    }
+    named = {}
+    for number in range(hosts):
+        name = f"host-{number:03d}"
+        named[name] = {"ansible_python_interpreter": str(interpreter(directory, number))}
+        if facts:
+            (directory / f"facts/{name}.json").write_text(json.dumps(simulated_facts(directory, number)))
     inventory = directory / "hosts.yml"
-    group = {"hosts": named, "vars": group_variables(directory)}
+    group = {"hosts": named, "vars": group_variables(directory, facts)}
     inventory.write_text(yaml.safe_dump({"all": {"children": {"voices_hosts": group}}}))
     return inventory
 
 
 if __name__ == "__main__":
-    print(write_fleet(Path(sys.argv[1]), int(sys.argv[2])))
+    print(write_fleet(Path(sys.argv[1]), int(sys.argv[2]), facts="--facts" in sys.argv[3:]))
