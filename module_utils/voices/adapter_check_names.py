@@ -9,6 +9,7 @@ from .adapter_findings import Finding, found, shown
 
 PREFIX = "base_model.model."
 _LONGEST_NAME = 512
+_LEFT_OUT = (".embed_tokens", ".lm_head")  # copies of these under base_layer are skipped, others refused
 _LORA = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 _EMBEDDING = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<part>[AB])")
 _NAMED = re.compile(r"(?P<module>.+)\.lora_(embedding_)?[AB]\.(?P<adapter>[^.]+)(\.weight)?")
@@ -55,7 +56,8 @@ def read_name(tensor: str, dtype: str, shape: tuple[int, ...]) -> Part | Whole |
     if "lora_magnitude_vector" in name or name.endswith((".lora_M", ".weight_m_wdecomp.weight")):
         return found("dora", "a magnitude vector", tensor)
     if match := _WHOLE.fullmatch(name):
-        return Whole(tensor, match["module"], bool(match["base"]), shape)
+        left_out = bool(match["base"]) and match["module"].endswith(_LEFT_OUT)
+        return Whole(tensor, match["module"], left_out, shape)
     if name.endswith(".bias"):
         return found("bias", f"a trained bias of {shape[0] if shape else 1} values", tensor)
     if match := _NAMED.fullmatch(name):

@@ -97,7 +97,7 @@ CODES: Mapping[str, Kind] = {
     "header-too-large": _broken("the weight file's header is larger than any real adapter's", _RESAVE),
     "changed": _broken("the file was written to while it was read", "run again when nobody writes to it"),
     "empty": _broken("the weight file holds no tensor: the voice would be the base", _RESAVE),
-    "several-adapters": _error("a directory below holds another adapter", "keep one adapter in a directory"),
+    "several-adapters": _warning("a directory below holds another adapter", "keep one adapter in a directory"),
     "extra-weights": _warning("a safetensors file that vLLM does not load", "take it away, or save one file"),
     # The configuration.
     "not-lora": _error("another PEFT method than LoRA, which vLLM does not ask about", _MERGE),
@@ -164,7 +164,7 @@ CODES: Mapping[str, Kind] = {
     "embedding-not-checked": _warning(
         "whether this architecture takes LoRA on its embeddings is not known", "give support"
     ),
-    "embedding-weights": _error("whole embeddings were trained, which vLLM leaves out", _MERGE),
+    "embedding-weights": _error("whole embeddings were trained, which vLLM refuses", _MERGE),
     "embedding-copy": _warning(
         "a copy of the embeddings, which vLLM leaves out", "make sure that only LoRA was trained"
     ),

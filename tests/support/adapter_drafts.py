@@ -240,10 +240,15 @@ def other_rank(made: Draft, rank: int) -> None:
     made.pairs.update(draft(rank).pairs)
 
 
-def other_carrier(made: Draft) -> None:
+def wider(made: Draft) -> None:
     for module, (a, b) in made.pairs.items():
-        wide = [numbers(module, (RANK, a.shape[1] * 2)), numbers(module, (b.shape[0] * 2, RANK))]
-        made.pairs[module] = wide
+        made.pairs[module] = [numbers(module, (RANK, a.shape[1] * 2)), numbers(module, (b.shape[0] * 2, RANK))]
+
+
+def narrower(made: Draft) -> None:
+    """Of a smaller carrier: an engine that copies what fits takes it."""
+    for module, (a, b) in made.pairs.items():
+        made.pairs[module] = [a[:, : a.shape[1] // 2], b[: b.shape[0] // 2]]
 
 
 def zeroed(made: Draft, modules: int) -> None:

@@ -64,7 +64,6 @@ BAD: tuple[Case, ...] = (
     Case("header-invalid", "header-lies", how.weights(lambda data: struct.pack("<Q", 2**63) + data[8:])),
     Case("header-too-large", "header-too-large", how.afterwards(how.huge_header)),
     Case("empty", "no-tensor", how.pairs(dict.clear)),
-    Case("several-adapters", "several-adapters", how.afterwards(how.nested)),
     Case("not-lora", "ia3", how.setting(peft_type="IA3")),
     Case("rank-invalid", "rank-0", how.setting(r=0)),
     Case("rank-invalid", "rank-text", how.setting(r="8")),
@@ -117,7 +116,8 @@ BAD: tuple[Case, ...] = (
     Case("missing-b", "missing-b", lambda made: how.without(made, "B")),
     Case("rank-mismatch", "rank-mismatch", lambda made: how.one_side(made, how.Q0, 1, how.numbers("b", (256, 4)))),
     Case("rank-differs", "rank-differs", lambda made: how.other_rank(made, 4)),
-    Case("shape-other-carrier", "twice-as-wide", how.other_carrier),
+    Case("shape-other-carrier", "twice-as-wide", how.wider),
+    Case("shape-other-carrier", "half-as-wide", how.narrower),
     Case(
         "shape-transposed", "transposed-b", lambda made: how.one_side(made, how.K0, 1, made.pairs[how.K0][1].T.copy())
     ),
@@ -137,6 +137,7 @@ DOUBTFUL: tuple[Case, ...] = (
         "extra-weights",
         how.afterwards(lambda at: (at / "old.safetensors").write_bytes(how.packed({}))),
     ),
+    Case("several-adapters", "several-adapters", how.afterwards(how.nested)),
     Case("peft-type-unsaid", "peft-type-unsaid", how.setting(peft_type=...)),
     Case("task-type", "task-type", how.setting(task_type="SEQ_CLS")),
     Case("alpha-absurd", "alpha-absurd", how.setting(lora_alpha=4096)),

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from ansible.module_utils.voices.adapter_check import Checked, Seat, check_adapter
 from ansible.module_utils.voices.adapter_check_client import read_source
+from ansible.module_utils.voices.adapter_check_config import check_config
 from ansible.module_utils.voices.adapter_findings import CODES, ERROR, INFO, WARNING
 from ansible.module_utils.voices.carrier_tensors import CarrierModules, carrier_modules
 from ansible.module_utils.voices.carrier_tensors_client import read_carrier_modules
 
-from tests.support.adapter_drafts import MAX_LORA_RANK
+from tests.support.adapter_drafts import MAX_LORA_RANK, draft
 from tests.support.bad_adapters import BAD, DOUBTFUL, GOOD, Case
 from tests.support.tiny_carrier import write_carrier
 
@@ -154,6 +155,43 @@ def test_what_the_system_refuses_is_a_finding(
     found = check_adapter(read_source(str(at), read_weights=True), Seat(tiny, MAX_LORA_RANK))
     assert by_severity(found, ERROR) == {"unreadable"}
     assert "Permission denied" in found.errors[0].message
+
+
+def test_tensors_above_the_seats_rank_are_told_apart_from_the_configuration(
+    tmp_path: Path, tiny: CarrierModules
+) -> None:
+    made = draft(16)
+    made.config.update(r=8, lora_alpha=16)
+    source = read_source(str(made.write(tmp_path / "adapter")), read_weights=False)
+    found = check_adapter(source, Seat(tiny, MAX_LORA_RANK))
+    assert by_severity(found, ERROR) == {"rank-differs", "rank-above-seat"}
+    assert next(one.fix for one in found.errors if one.code == "rank-above-seat") == "set max_lora_rank to 16"
+
+
+def test_a_rank_is_not_judged_where_a_pattern_before_was_not_tried(tmp_path: Path, tiny: CarrierModules) -> None:
+    made = draft(4)
+    made.config.update(r=8, rank_pattern={"(a+)+b": 4, "q_proj": 4})
+    source = read_source(str(made.write(tmp_path / "adapter")), read_weights=False)
+    assert by_severity(check_adapter(source, Seat(tiny, MAX_LORA_RANK)), ERROR) == set()
+    made.config.update(rank_pattern={"q_proj": 4})
+    source = read_source(str(made.write(tmp_path / "other")), read_weights=False)
+    assert by_severity(check_adapter(source, Seat(tiny, MAX_LORA_RANK)), ERROR) == {"rank-differs"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "scaling"),
+    [
+        ({"r": 64, "lora_alpha": 2048}, None),
+        ({"r": 64, "lora_alpha": 2048, "use_rslora": True}, "scaling 256 (alpha / sqrt(rank), as use_rslora is set)"),
+        ({"r": 8, "lora_alpha": 8, "alpha_pattern": {"q_proj": 100}}, None),
+        ({"r": 8, "lora_alpha": 8, "alpha_pattern": {"q_proj": 100}, "rank_pattern": {"q_proj": 1}}, "scaling 100"),
+        ({"r": 64, "lora_alpha": 0.5}, "scaling 0.0078125"),
+    ],
+)
+def test_the_scaling_is_the_one_that_the_engine_uses(settings: dict[str, Any], scaling: str | None) -> None:
+    _, findings = check_config({"target_modules": [], **settings}, 0)
+    told = [one.message for one in findings if one.code == "alpha-absurd"]
+    assert (scaling in told[0] if scaling and told else told == []) and bool(told) is bool(scaling)
 
 
 def test_findings_of_one_kind_are_counted(tmp_path: Path, tiny: CarrierModules) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.voices.adapter_findings import (
@@ -24,6 +25,13 @@ def test_every_code_has_a_severity_a_meaning_and_a_fix() -> None:
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)
         assert kind.severity in SEVERITIES and kind.meaning and kind.fix
         assert not kind.structural or kind.severity == ERROR, code
+
+
+def test_the_decision_record_lists_every_code_with_its_severity() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs/decisions/0004-adapter-checks.md").read_text()
+    for code, kind in CODES.items():
+        severity = f"{kind.severity}, files" if kind.structural else kind.severity
+        assert f"| {code} | {severity} | " in text, code
 
 
 @pytest.mark.parametrize(
