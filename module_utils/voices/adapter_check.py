@@ -17,7 +17,6 @@ from .options import nearest
 from .plan import VoicesError
 from .safetensors_header import Tensor
 
-_LONGEST_PATH = 4096
 _CACHED = re.compile(r"models--[^/]+--(?P<name>[^/]+)")
 
 
@@ -144,7 +143,6 @@ def _base_model(name: str, seat: Seat) -> Iterator[Finding]:
 
 def _last(name: str) -> str:
     """``qwen3-4b`` of ``Qwen/Qwen3-4B``, of a path to it, and of a hub's cache."""
-    name = name[-_LONGEST_PATH:]
     if match := _CACHED.search(name):
         return match["name"].lower()
     return name.rstrip("/").rpartition("/")[2].lower()

@@ -15,7 +15,7 @@ from ansible.module_utils.voices.adapter_findings import CODES, ERROR, INFO, WAR
 from ansible.module_utils.voices.carrier_tensors import CarrierModules, carrier_modules
 from ansible.module_utils.voices.carrier_tensors_client import read_carrier_modules
 
-from tests.support.adapter_drafts import MAX_LORA_RANK, draft
+from tests.support.adapter_drafts import MAX_LORA_RANK, draft, numbers, plain
 from tests.support.bad_adapters import BAD, DOUBTFUL, GOOD, Case
 from tests.support.tiny_carrier import write_carrier
 
@@ -166,6 +166,22 @@ def test_tensors_above_the_seats_rank_are_told_apart_from_the_configuration(
     found = check_adapter(source, Seat(tiny, MAX_LORA_RANK))
     assert by_severity(found, ERROR) == {"rank-differs", "rank-above-seat"}
     assert next(one.fix for one in found.errors if one.code == "rank-above-seat") == "set max_lora_rank to 16"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("model.embed_tokens.base_layer.weight", "embedding-copy"),
+        ("transformer.wte.base_layer.weight", "embedding-weights"),  # no name that vLLM skips
+        ("lm_head.weight", "embedding-weights"),
+    ],
+)
+def test_which_copies_of_embeddings_an_engine_skips(tmp_path: Path, tiny: CarrierModules, name: str, code: str) -> None:
+    made = draft()
+    made.tensors[f"base_model.model.{name}"] = plain(numbers(name, (2048, 256)))
+    wte = replace(tiny, embeddings={**tiny.embeddings, "transformer.wte": (2048, 256)})
+    found = check_adapter(read_source(str(made.write(tmp_path / "adapter")), read_weights=True), Seat(wte))
+    assert {one.code for one in found.findings} == {code}
 
 
 def test_a_rank_is_not_judged_where_a_pattern_before_was_not_tried(tmp_path: Path, tiny: CarrierModules) -> None:
