@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from .engine_directory import carrier_problem
+
 _MOST_CONFIG_BYTES = 4 * 1024 * 1024
 _MOST_HEADER_BYTES = 100 * 1024 * 1024
 _VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
@@ -20,6 +22,8 @@ def look_at_seat(seat: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"engine_version": image_version(str(seat.get("image") or ""))}
     found["flags_in_force"] = slots_in_force(Path(str(seat["engine_file"])))
     directory = Path(str(seat["carrier"]))
+    if problem := carrier_problem(str(directory)):
+        return {**found, "carrier_problem": problem}
     try:
         found["config"] = read_config(directory)
         found["tensor_bytes"] = tensor_bytes(directory)

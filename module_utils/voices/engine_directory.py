@@ -23,11 +23,18 @@ def has_adapter(path: str) -> bool:
     return (Path(path) / "adapter_config.json").is_file()
 
 
+def carrier_problem(path: str) -> str:
+    """Why there is no carrier at ``path``, and the fix; "" when there is one."""
+    if (Path(path) / "config.json").is_file():
+        return ""
+    what = "holds no config.json" if Path(path).is_dir() else "does not exist"
+    return f"carrier {path} {what}: correct the path, or bring its mount back"
+
+
 def check_carrier(path: str | None) -> None:
     """Refuse a carrier that is not there; raises VoicesError. Without a path nothing is looked for."""
-    if path and not (Path(path) / "config.json").is_file():
-        what = "holds no config.json" if Path(path).is_dir() else "does not exist"
-        raise VoicesError(f"carrier {path} {what}: correct the path, or bring its mount back; nothing was changed")
+    if path and (problem := carrier_problem(path)):
+        raise VoicesError(f"{problem}; nothing was changed")
 
 
 def read_key(path: Path) -> str | None:

@@ -47,6 +47,11 @@ class Play:
             found += task["actions"]
         return found
 
+    @property
+    def flat(self) -> str:
+        """The output on one line: YAML output folds long messages wherever they are too long."""
+        return " ".join(self.output.split())
+
     def result(self, module: str) -> dict[str, Any]:
         """The last result of a module."""
         return [task for task in self.tasks if task["module"] == module][-1]["result"]

@@ -56,7 +56,7 @@ def test_the_index_names_the_weights_and_a_second_copy_does_not_count(tmp_path: 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "/config.json: No such file or directory"),
+        ({}, " holds no config.json: correct the path, or bring its mount back"),
         ({"config.json": "{"}, "config.json is no JSON"),
         ({"config.json": "[" * 100_000}, "config.json is no JSON"),
         ({"config.json": "[1]"}, "config.json holds a list, not a dict"),

@@ -343,7 +343,7 @@ def test_a_carrier_that_cannot_be_read_or_sized_is_a_verdict(host: Host) -> None
     (host.carrier / "config.json").write_text("{")
     assert "cannot size this" in host.ask(seat="qwen3-4b")["msg"]
     (host.carrier / "config.json").unlink()
-    assert "No such file" in host.ask(seat="qwen3-4b")["msg"]
+    assert "holds no config.json: correct the path" in host.ask(seat="qwen3-4b")["msg"]
     (host.carrier / "config.json").write_text(
         json.dumps({"architectures": ["MambaForCausalLM"], "model_type": "mamba"})
     )
