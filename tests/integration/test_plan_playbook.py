@@ -173,7 +173,7 @@ def test_a_host_that_cannot_be_read_is_a_row_and_the_others_are_planned(hosts: H
     assert seats_of(data, "a-good")["qwen3-4b"]["verdict"] == "fits"
     assert seats_of(data, "d-driver")["on-cpu"]["verdict"] in ("fits", "refused")
     assert seats_of(data, "g-carrier")["lost"]["verdict"] == "unknown"
-    assert "/nowhere/at/all/config.json" in seats_of(data, "g-carrier")["lost"]["message"]
+    assert "carrier /nowhere/at/all does not exist" in seats_of(data, "g-carrier")["lost"]["message"]
     assert data["summary"]["hosts_unread"] == 5
     assert "the cards of 5 hosts could not be read" in text
 
