@@ -5,10 +5,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: seat_verify
-short_description: Ask the base and each voice of a seat one question
+short_description: Ask the base and each voice of a seat one question, and hold the voices against the base
 description:
-  - Holds the wanted models against C(/v1/models), asks each through C(/v1/chat/completions) at temperature 0, and fails
-    naming every model that is not served or does not answer.
+  - Holds the wanted models against C(/v1/models), asks each through C(/v1/chat/completions) at temperature 0, compares
+    each voice's log-probabilities of a fixed text with the base's, and fails naming every model that is not served, does
+    not answer, or is a voice that cannot be told from the base.
   - It changes nothing.
 options:
   base_url:
@@ -31,6 +32,15 @@ options:
     description: Length of an answer in tokens.
     type: int
     default: 24
+  base_model:
+    description: Name under which the server serves its base model.
+    type: str
+    default: voices-base
+  silent:
+    description: What to do with a voice that cannot be told from the base. V(ignore) does not compare.
+    type: str
+    choices: [fail, warn, ignore]
+    default: fail
   timeout_s:
     description: Seconds to wait for one answer.
     type: float
@@ -65,8 +75,13 @@ timings_s:
   description: Seconds by model that answered.
   type: dict
   returned: always
+speech:
+  description: For each voice that answered, C(difference) from the base and C(floor), the base's own from itself, in
+    nats, C(rounds), and C(verdict), V(speaks) or V(silent).
+  type: dict
+  returned: always
 failed_models:
-  description: Reason by model that did not answer.
+  description: Reason by model that did not answer, or is a voice that is silent.
   type: dict
   returned: always
 actions:
@@ -90,7 +105,7 @@ except ImportError:
 else:
     IMPORT_ERROR = None
     from ansible.module_utils.voices.seat_access import open_seat
-    from ansible.module_utils.voices.verify import Verdict, ask_all
+    from ansible.module_utils.voices.verify import Verdict, ask_all, listen
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "base_url": {"type": "str", "required": True},
@@ -98,13 +113,18 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "models": {"type": "list", "elements": "str", "required": True},
     "prompt": {"type": "str", "default": "Tell me about the weather today."},
     "max_tokens": {"type": "int", "default": 24, "no_log": False},
+    "base_model": {"type": "str", "default": "voices-base"},
+    "silent": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
     "timeout_s": {"type": "float", "default": 60},
 }
 
 
 def ask(params: dict[str, Any]) -> Verdict:
     """Ask the seat. Raises VoicesError when it cannot be asked at all."""
-    return ask_all(open_seat(params), params["models"], params["prompt"], params["max_tokens"])
+    seat = open_seat(params)
+    verdict = ask_all(seat, params["models"], params["prompt"], params["max_tokens"])
+    listen(seat, params["base_model"], verdict, params["silent"])
+    return verdict
 
 
 def main() -> None:
@@ -118,8 +138,11 @@ def main() -> None:
         "diff": [],
         "answers": verdict.answers,
         "timings_s": verdict.timings_s,
+        "speech": verdict.speech,
         "failed_models": verdict.failed,
     }
+    for warning in verdict.warnings:
+        module.warn(warning)
     if verdict.failed:
         module.fail_json(msg=verdict.message(len(set(module.params["models"]))), **result)
     module.exit_json(**result)

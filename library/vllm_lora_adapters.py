@@ -61,6 +61,16 @@ options:
     description: Name under which the server serves its base model. A server without it is not touched.
     type: str
     default: voices-base
+  silent:
+    description:
+      - What to do with an adapter that cannot be told from the base. Before it takes its voice's name, it is loaded under
+        a private name, C(voices-rehearsal-<voice>), and its log-probabilities of a fixed text are compared with the
+        base's; a difference no larger than that of the base from itself is silence.
+      - With V(fail) the voice fails, and what is served stays. With V(warn) it is served all the same. With V(ignore)
+        nobody listens.
+    type: str
+    choices: [fail, warn, ignore]
+    default: fail
   timeout_s:
     description: Seconds to wait for one answer. A load that takes longer is looked up afterwards, not sent twice.
     type: float
@@ -106,8 +116,13 @@ trials:
   type: dict
   returned: always
 timings:
-  description: Seconds by voice, C(load_s), C(unload_s), and C(gap_s), the longest time for which a replaced voice was
-    missing.
+  description: Seconds by voice, C(load_s), C(unload_s), C(rehearsal_s), and C(gap_s), the longest time for which a
+    replaced voice was missing.
+  type: dict
+  returned: always
+speech:
+  description: For each voice that was loaded and heard, C(difference) from the base and C(floor), the base's own from
+    itself, in nats, C(rounds), and C(verdict), V(speaks) or V(silent).
   type: dict
   returned: always
 failed_voices:
@@ -132,6 +147,7 @@ except ImportError:
 else:
     IMPORT_ERROR = None
     from ansible.module_utils.voices import adapters as core
+    from ansible.module_utils.voices.adapters_runner import Outcome, Runner, failures
     from ansible.module_utils.voices.engine_directory import EngineDirectory, has_adapter
     from ansible.module_utils.voices.seat_access import open_seat
     from ansible.module_utils.voices.seat_api import SeatApi, SeatError, SeatUnreachable
@@ -149,6 +165,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "assume_live": {"type": "dict", "default": {}},
     "trials_only": {"type": "bool", "default": False},
     "base_model": {"type": "str", "default": "voices-base"},
+    "silent": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
     "timeout_s": {"type": "float", "default": 60},
 }
 
@@ -189,10 +206,12 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     persisted = read_persisted(directory, must_exist=persists and not module.check_mode)
     actual = read_actual(params, seat, persisted, module.check_mode)
     actions = core.plan(wanted, actual)
-    live, outcome = core.after(actions, actual.live), core.Outcome()
+    live, outcome = core.after(actions, actual.live), Outcome()
     if actions and not module.check_mode:
         change_voices = directory.change_voices if directory and persists else None
-        outcome = core.Runner(seat, params["base_model"], change_voices).run(actions)
+        outcome = Runner(seat, params["base_model"], change_voices, params["silent"]).run(actions)
+        for warning in outcome.warnings:
+            module.warn(warning)
         live = live_after(seat, params["base_model"], live, outcome)
     return {
         "changed": bool(actions),
@@ -201,7 +220,8 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         "live": live,
         "trials": left_trials(wanted, live, persisted),
         "timings": outcome.timings,
-        "failed_voices": core.failures(outcome),
+        "speech": outcome.speech,
+        "failed_voices": failures(outcome),
     }
 
 
@@ -218,11 +238,11 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     )
     if why:
         module.warn(f"which trials the restart loses cannot be seen: {why}")
-    nothing = {"changed": False, "actions": [], "diff": [], "timings": {}, "failed_voices": []}
+    nothing = {"changed": False, "actions": [], "diff": [], "timings": {}, "speech": {}, "failed_voices": []}
     return {**nothing, "live": {}, "trials": trials}
 
 
-def live_after(seat: SeatApi, base_model: str, planned: dict[str, str], outcome: core.Outcome) -> dict[str, str]:
+def live_after(seat: SeatApi, base_model: str, planned: dict[str, str], outcome: Outcome) -> dict[str, str]:
     """What is live after a run; as planned when all went well, which the run has proven."""
     if not outcome.failed:
         return planned

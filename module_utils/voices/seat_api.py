@@ -146,6 +146,14 @@ class SeatApi:
         question = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
         return str(_first_choice(_json(self._post("/v1/completions", question))).get("text") or "")
 
+    def prompt_logprobs(self, model: str, prompt: str) -> tuple[float, ...]:
+        """The log-probability that ``model`` gives each token of ``prompt`` after the first: one prefill, one token."""
+        question = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        tokens = _first_choice(_json(self._post("/v1/completions", question))).get("prompt_logprobs")
+        if not isinstance(tokens, list) or len(tokens) < 2:
+            raise SeatError(f"the answer of {model} holds no prompt_logprobs: does this engine know them?")
+        return tuple(_logprob(token) for token in tokens[1:])  # the first token follows nothing
+
     def _get(self, path: str) -> requests.Response:
         for attempt in range(1, GET_ATTEMPTS + 1):
             try:
@@ -228,6 +236,15 @@ def _json(answer: requests.Response) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise SeatError(f"{answer.url}: the answer is no JSON object: is this a voices seat?")
     return data
+
+
+def _logprob(token: Any) -> float:
+    """Of ``{token id: {"logprob": number, …}}``, the prompt's token alone when no alternatives were asked for."""
+    found = next(iter(token.values()), None) if isinstance(token, Mapping) else None
+    value = found.get("logprob") if isinstance(found, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SeatError(f"prompt_logprobs holds {str(token)[:80]} in place of a log-probability")
+    return float(value)
 
 
 def _first_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.voices.names import BASE_MODEL
+from safetensors.numpy import load_file, save_file
 
 from tests.support.live_engine import LiveEngine
 from tests.support.run_module import run_module
@@ -140,14 +141,51 @@ def test_a_voice_that_does_not_load_leaves_the_others_and_is_named(engine: LiveE
     assert did(result) == [(do, name) for name in ("lv-austen", "lv-homer") for do in ("load", "persist")]
 
 
-def test_a_replacement_that_does_not_load_brings_the_old_voice_back(engine: LiveEngine) -> None:
+def test_a_replacement_that_does_not_load_leaves_the_old_voice_as_it_is(engine: LiveEngine) -> None:
     old = engine.adapter("lv-austen", "v1")
     engine.sync({"lv-austen": old})
     answer = engine.api().chat("lv-austen", "Good morning.", 16)
     result = engine.sync({"lv-austen": str(engine.root / "store/lv-austen@missing")})
-    assert result["failed"] and f"the previous adapter {old} was loaded again" in result["msg"]
+    assert result["failed"] and f"the previous adapter {old} was not touched and is served" in result["msg"]
     assert result["live"] == engine.persisted() == {"lv-austen": old}
     assert engine.api().chat("lv-austen", "Good morning.", 16) == answer
+
+
+def silent_adapter(engine: LiveEngine) -> str:
+    """An adapter that vLLM loads, lists and answers 200 for, and that does nothing: no tensor fits a module's name."""
+    directory = Path(engine.adapter("lv-silent", "v1"))
+    weights = directory / "adapter_model.safetensors"
+    named = {
+        name.replace("model.model.layers", "model.model.language_model.layers"): tensor
+        for name, tensor in load_file(weights).items()
+    }
+    save_file(named, weights, metadata={"format": "pt"})
+    return str(directory)
+
+
+def test_a_silent_adapter_is_not_served_and_the_voice_before_it_stays(engine: LiveEngine) -> None:
+    old, silent = engine.adapter("lv-austen", "v1"), silent_adapter(engine)
+    spoken = engine.sync({"lv-austen": old})["speech"]["lv-austen"]
+    assert spoken["verdict"] == "speaks" and spoken["difference"] > 0.1 and spoken["floor"] == 0
+    result = engine.sync({"lv-austen": silent, "lv-bronte": engine.adapter("lv-bronte", "v1")})
+    assert result["failed"] and "lv-austen: loaded but silent" in result["msg"]
+    assert f"the previous adapter {old} was not touched" in result["msg"] and "lv-bronte:" not in result["msg"]
+    assert result["speech"]["lv-austen"] == {"difference": 0.0, "floor": 0.0, "rounds": 1, "verdict": "silent"}
+    assert result["live"] == engine.persisted() == {"lv-austen": old, "lv-bronte": engine.adapter("lv-bronte", "v1")}
+
+    warned = engine.sync({"lv-austen": silent}, silent="warn")
+    assert not warned.get("failed") and any("loaded but silent" in str(one) for one in warned["warnings"])
+    verified = verify(engine, [BASE_MODEL, "lv-austen", "lv-bronte"])
+    assert verified["failed"] and set(verified["failed_models"]) == {"lv-austen"}
+    assert verified["speech"]["lv-bronte"]["verdict"] == "speaks"
+    assert not verify(engine, [BASE_MODEL, "lv-austen"], silent="ignore").get("failed")
+
+
+def test_what_a_cut_off_rehearsal_left_is_unloaded_first(engine: LiveEngine) -> None:
+    path = engine.adapter("lv-austen", "v1")
+    engine.api().load("voices-rehearsal-lv-austen", path)
+    result = checked_then_run(engine, {"lv-austen": path})
+    assert did(result)[0] == ("unload", "voices-rehearsal-lv-austen") and result["live"] == {"lv-austen": path}
 
 
 def test_trials_are_reported_and_left_until_they_are_pruned(engine: LiveEngine) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.voices.adapters import Actual, Outcome, Runner, Wanted, after, failures, plan, trials
+from ansible.module_utils.voices.adapters import REHEARSAL_PREFIX, Actual, Wanted, after, plan, trials
+from ansible.module_utils.voices.adapters_runner import Outcome, Runner, failures
 from ansible.module_utils.voices.engine_directory import EngineDirectory
 from ansible.module_utils.voices.engine_yaml import render
 from ansible.module_utils.voices.plan import Action, VoicesError
@@ -124,6 +125,12 @@ class FakeSeat:
         self.faults.get(("adapters", ""), lambda: None)()
         return dict(self.live)
 
+    def prompt_logprobs(self, model: str, prompt: str) -> tuple[float, ...]:
+        self.calls.append(("hear", model))
+        self.faults.get(("hear", model), lambda: None)()
+        spoken = "silent" not in self.live.get(model, "silent")
+        return (-1.0, -2.5 if spoken else -2.0)
+
 
 def raising(error: Exception) -> Callable[[], None]:
     def fault() -> None:
@@ -142,9 +149,9 @@ class File:
         change(self.voices)
 
 
-def carry_out(seat: FakeSeat, file: File, wanted: Wanted) -> Outcome:
+def carry_out(seat: FakeSeat, file: File, wanted: Wanted, silent: str = "ignore") -> Outcome:
     actions = plan(wanted, Actual(dict(seat.live), dict(file.voices)))
-    return Runner(seat, "voices-base", file.change).run(actions)
+    return Runner(seat, "voices-base", file.change, silent).run(actions)
 
 
 def test_a_whole_plan_is_carried_out_and_timed() -> None:
@@ -287,6 +294,72 @@ def test_a_persisted_voice_is_proven_live_too() -> None:
     seat.live.clear()
     outcome = Runner(seat, "voices-base", file.change).run(actions)
     assert outcome.failed == {"lv-a": "after the run it is not live and should be /a: run again"}
+
+
+# Rehearsals: an adapter is heard before it is served.
+
+REHEARSED = f"{REHEARSAL_PREFIX}lv-a"
+SILENT = "/silent"
+
+
+def test_an_adapter_is_heard_under_a_private_name_before_it_is_served() -> None:
+    seat, file = FakeSeat({"lv-a": OLD}), File({"lv-a": OLD})
+    outcome = carry_out(seat, file, Wanted({"lv-a": NEW}), "fail")
+    assert outcome.failed == {}
+    assert outcome.speech["lv-a"]["verdict"] == "speaks"
+    assert seat.live == file.voices == {"lv-a": NEW}
+    verbs = [call[:2] for call in seat.calls]
+    assert verbs.index(("unload", REHEARSED)) < verbs.index(("unload", "lv-a")), "the gap holds no rehearsal"
+    assert ("hear", "lv-a") not in verbs
+    assert outcome.timings["lv-a"]["gap_s"] >= 0 and "rehearsal_s" in outcome.timings["lv-a"]
+
+
+@pytest.mark.parametrize("live", [{}, {"lv-a": OLD}])
+def test_a_silent_adapter_is_not_served_and_the_old_one_stays(live: dict[str, str]) -> None:
+    seat, file = FakeSeat(live), File(live)
+    outcome = carry_out(seat, file, Wanted({"lv-a": SILENT, "lv-b": "/b"}), "fail")
+    assert "loaded but silent" in outcome.failed["lv-a"]
+    assert (f"the previous adapter {OLD} was not touched" in outcome.failed["lv-a"]) is bool(live)
+    assert outcome.speech["lv-a"] == {"difference": 0.0, "floor": 0.0, "rounds": 1, "verdict": "silent"}
+    assert seat.live == file.voices == {**live, "lv-b": "/b"}
+    assert ("unload", "lv-a") not in seat.calls
+
+
+def test_a_silent_adapter_is_served_with_a_warning_when_the_inventory_says_so() -> None:
+    seat, file = FakeSeat({}), File({})
+    outcome = carry_out(seat, file, Wanted({"lv-a": SILENT}), "warn")
+    assert outcome.failed == {} and seat.live == {"lv-a": SILENT}
+    assert len(outcome.warnings) == 1 and "loaded but silent" in outcome.warnings[0]
+
+
+def test_what_a_rehearsal_leaves_when_it_is_cut_off_is_no_trial_and_goes_first() -> None:
+    actual = Actual({REHEARSED: "/x", "lv-t": "/t"}, {})
+    assert trials(Wanted({}), actual) == {"lv-t": "/t"}
+    for persist in (True, False):
+        actions = plan(Wanted({"lv-a": "/a"}, persist=persist), actual)
+        assert (actions[0].do, actions[0].what) == ("unload", REHEARSED)
+        assert after(actions, actual.live) == {"lv-a": "/a", "lv-t": "/t"}
+
+
+def test_a_rehearsal_that_breaks_unloads_itself_and_leaves_what_is_served() -> None:
+    broken = {("hear", REHEARSED): raising(SeatError("HTTP 500 NaN", 500))}
+    seat, file = FakeSeat({"lv-a": OLD}, broken), File({"lv-a": OLD})
+    outcome = carry_out(seat, file, Wanted({"lv-a": NEW}), "fail")
+    assert outcome.failed == {"lv-a": f"HTTP 500 NaN; the previous adapter {OLD} was not touched and is served"}
+    assert seat.live == {"lv-a": OLD}
+
+
+def test_an_adapter_that_does_not_load_leaves_no_gap_at_all() -> None:
+    seat = FakeSeat({"lv-a": OLD}, {("load", NEW): raising(SeatError("HTTP 400 bad rank", 400))})
+    outcome = carry_out(seat, File({"lv-a": OLD}), Wanted({"lv-a": NEW}), "fail")
+    assert outcome.failed["lv-a"].startswith(f"{NEW} did not load: HTTP 400 bad rank; the previous adapter")
+    assert ("unload", "lv-a") not in seat.calls
+
+
+def test_an_engine_that_dies_in_a_rehearsal_stops_the_run() -> None:
+    seat = FakeSeat({}, {("hear", REHEARSED): raising(SeatUnreachable("nothing answers there"))})
+    outcome = carry_out(seat, File({}), Wanted({"lv-a": "/a", "lv-b": "/b"}), "fail")
+    assert outcome.failed == {"lv-a": "nothing answers there", "lv-b": "not tried: nothing answers there"}
 
 
 # The module itself, where no seat answers.

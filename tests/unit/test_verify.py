@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.voices.seat_api import Model, SeatError, SeatUnreachable
-from ansible.module_utils.voices.verify import ask_all
+from ansible.module_utils.voices.verify import Verdict, ask_all, listen
 
 BASE = "voices-base"
 
@@ -26,6 +26,24 @@ class FakeSeat:
             raise answer
         return answer
 
+    def prompt_logprobs(self, model: str, prompt: str) -> tuple[float, ...]:
+        return (-1.0, -1.5 if model == "lv-a" else -1.0)
+
+
+@pytest.mark.parametrize(("silent", "failed", "warned"), [("fail", 1, 0), ("warn", 0, 1), ("ignore", 0, 0)])
+def test_voices_that_answer_are_held_against_the_base(silent: str, failed: int, warned: int) -> None:
+    verdict = Verdict(answers={BASE: "Rain.", "lv-a": "Sun.", "lv-b": "Rain."}, failed={"lv-c": "HTTP 500"})
+    listen(FakeSeat({}), BASE, verdict, silent)
+    assert len(verdict.failed) - 1 == failed and len(verdict.warnings) == warned
+    spoken = {name: found["verdict"] for name, found in verdict.speech.items()}
+    assert spoken == ({} if silent == "ignore" else {"lv-a": "speaks", "lv-b": "silent"})
+
+
+def test_without_a_base_nothing_is_compared() -> None:
+    verdict = Verdict(answers={"lv-a": "Sun."}, failed={BASE: "HTTP 500"})
+    listen(FakeSeat({}), BASE, verdict, "fail")
+    assert verdict.speech == {}
+
 
 def test_every_model_is_asked_once() -> None:
     seat = FakeSeat({BASE: "Rain.", "lv-a": "Sun."})
@@ -40,7 +58,7 @@ def test_each_model_that_does_not_answer_is_named() -> None:
     verdict = ask_all(seat, [BASE, "lv-a", "lv-b", "lv-c"], "Weather?", 8)
     assert verdict.answers == {BASE: "Rain."}
     assert verdict.message(4) == (
-        "3 of 4 models do not answer: lv-a: HTTP 500 broken; "
+        "3 of 4 models do not answer as they should: lv-a: HTTP 500 broken; "
         "lv-b: the answer is empty: ask another prompt or more tokens, or its adapter is broken; "
         "lv-c: not served (the seat lists lv-a, lv-b, voices-base)"
     )
