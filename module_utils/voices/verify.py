@@ -76,7 +76,9 @@ def listen(seat: Seat, base_model: str, verdict: Verdict, silent: str) -> None:
         try:
             speech = hear(seat, base_model, name)
             verdict.speech[name] = speech.as_dict()
-            require_speech(speech, silent, lambda why, name=name: verdict.warnings.append(f"voice {name}: {why}"))
+            warnings: list[str] = []
+            require_speech(speech, silent, warnings.append)
+            verdict.warnings += [f"voice {name}: {why}" for why in warnings]
         except VoicesError as error:
             verdict.failed[name] = str(error)
 

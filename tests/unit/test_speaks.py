@@ -41,7 +41,9 @@ def test_a_voice_that_differs_speaks_after_three_questions() -> None:
 def test_a_voice_that_is_the_base_to_the_bit_is_silent() -> None:
     found = hear(Seat(base=[BASE], voice=[BASE]), "base", "voice")
     assert not found.speaks
-    with pytest.raises(SilentError, match=r"loaded but silent: .* differ from the base's by 0, so it speaks as the base"):
+    with pytest.raises(
+        SilentError, match=r"loaded but silent: .* differ from the base's by 0, so it speaks as the base"
+    ):
         require_speech(found, "fail", pytest.fail)
     said: list[str] = []
     require_speech(found, "warn", said.append)
