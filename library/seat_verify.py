@@ -8,8 +8,8 @@ module: seat_verify
 short_description: Ask the base and each voice of a seat one question, and hold the voices against the base
 description:
   - Holds the wanted models against C(/v1/models), asks each through C(/v1/chat/completions) at temperature 0, compares
-    each voice's log-probabilities of a fixed text with the base's, and fails naming every model that is not served, does
-    not answer, or is a voice that cannot be told from the base.
+    each voice's log-probabilities of a fixed text with the base's, and fails naming every model that is not served,
+    does not answer, or is a voice that cannot be told from the base.
   - It changes nothing.
 options:
   base_url:

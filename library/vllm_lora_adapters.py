@@ -63,9 +63,9 @@ options:
     default: voices-base
   silent:
     description:
-      - What to do with an adapter that cannot be told from the base. Before it takes its voice's name, it is loaded under
-        a private name, C(voices-rehearsal-<voice>), and its log-probabilities of a fixed text are compared with the
-        base's; a difference no larger than that of the base from itself is silence.
+      - What to do with an adapter that cannot be told from the base. Before it takes its voice's name, it is loaded
+        under a private name, C(voices-rehearsal-<voice>), and its log-probabilities of a fixed text are compared with
+        the base's; a difference no larger than that of the base from itself is silence.
       - With V(fail) the voice fails, and what is served stays. With V(warn) it is served all the same. With V(ignore)
         nobody listens.
     type: str
