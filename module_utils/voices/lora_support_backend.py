@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from .engine_source import REGISTRY
 from .lora_support_carrier import Carrier
 from .lora_support_engine import Engine
 from .source_things import Class
 
+_MODELING = "transformers/modeling_utils.py"
 _CONFIG_FILES = ("vllm/config/model.py", "vllm/config/__init__.py", "vllm/config.py")
 
 
@@ -58,31 +61,61 @@ def _fallback(engine: Engine, carrier: Carrier, name: str, missing: str) -> Way:
     code = [key for key in carrier.custom_code if key.startswith("AutoModel")]
     found = _in_transformers(engine, carrier, name)
     if isinstance(found, Class):
-        compatible = engine.classes.attribute(found, "_supports_attention_backend")
-        if compatible is not None and compatible.value is True:
-            return Way(
-                target, (*through, f"{compatible.place}: {name} of Transformers takes other attention"), "transformers"
-            )
-        return Way("", (f"{found.place}: {name} of Transformers does not say _supports_attention_backend",))
+        suits, why = _suits(engine, found)
+        if suits:
+            return Way(target, (*through, why), "transformers")
+        return Way("", (why,))
     if code:
         doubt = f"whether the carrier's own code ({', '.join(code)}) suits the Transformers backend shows at the start"
         return Way(target, through, "transformers", doubt)
     if found == "absent":
         return Way("", (f"the Transformers beside it has no {name}, and the carrier brings no code for AutoModel",))
-    doubt = f"no Transformers lies beside this source, so whether it has {name} is not read"
+    doubt = f"whether its Transformers has {name} is not read, as that lies elsewhere or cannot be listed"
     return Way(target, through, "transformers", doubt)
 
 
+def _suits(engine: Engine, found: Class) -> tuple[bool, str]:
+    """Whether the engine takes this class of Transformers into its backend, and what says so."""
+    compatible = engine.classes.attribute(found, "_supports_attention_backend")
+    if compatible is not None and compatible.value is True:
+        return True, f"{compatible.place}: {found.name} of Transformers takes other attention"
+    no = f"{found.place}: {found.name} of Transformers does not say _supports_attention_backend"
+    if "_can_set_attn_implementation(" not in (engine.tree.text(REGISTRY) or ""):
+        return False, no
+    # Newer engines ask Transformers for a guess too, which it makes by searching the text of the class's file.
+    code, rule = found.module.text, engine.tree.text(_MODELING) or ""
+    rule = rule[rule.find("def _can_set_attn_implementation") :][:3000]
+    layers = re.search(r'if re\.search\(r"([^"]+)", code, re\.MULTILINE\)', rule)
+    asked = re.search(r'can_set = "([^"]+)" in code', rule)
+    if not layers or not asked:
+        return False, f"{no}, and how Transformers guesses it is not known here"
+    try:
+        has_layers = re.search(layers.group(1), code, re.MULTILINE)
+    except re.error:
+        return False, f"{no}, and how Transformers guesses it is not known here"
+    if has_layers and asked.group(1) not in code:
+        return False, f"{no}, and its file never says {asked.group(1)}"
+    return True, f"{found.place}: Transformers can set the attention of {found.name}, by its guess"
+
+
 def _in_transformers(engine: Engine, carrier: Carrier, name: str) -> Class | str:
-    """The class of Transformers, ``absent`` when it has none of that name, ``unknown`` without Transformers."""
-    if engine.tree.text("transformers/modeling_utils.py") is None:
+    """The class of Transformers, ``absent`` when it has none of that name, ``unknown`` where that is not readable."""
+    if engine.tree.text(_MODELING) is None:
         return "unknown"
+    engine.tree.text("transformers/__init__.py")  # another version is another answer, also where nothing is found
     kinds = dict.fromkeys([carrier.model_type, carrier.model_type.replace("-", "_")])
     for kind in filter(str.isidentifier, kinds):
         found = engine.classes.find(f"transformers.models.{kind}.modeling_{kind}", name)
         if isinstance(found, Class):
             return found
-    return "absent"
+    # Some model types lie in the directory of another (llama4_text in llama4).
+    directories = engine.tree.source.listing("transformers/models")
+    for kind in directories:
+        text = engine.tree.source.read(f"transformers/models/{kind}/modeling_{kind}.py") or b""
+        if f"\nclass {name}(".encode() in text:
+            found = engine.classes.find(f"transformers.models.{kind}.modeling_{kind}", name)
+            return found if isinstance(found, Class) else "unknown"
+    return "absent" if directories else "unknown"
 
 
 def backend_class(engine: Engine, carrier: Carrier) -> str:

@@ -6,24 +6,27 @@ PYTHON is that of an environment in which vLLM is installed; another version's u
 PYTHONPATH. With --stand-ins, third-party packages that are missing are replaced by empty stand-ins, so that the classes
 behind them import too; a class of vLLM itself is never replaced.
 
-OUT.json gets {version, platform, stand_ins, architectures: {name: answer}, flags: [options of the server's parser]}. An
-answer is {error} or {class, line, supports_lora, packed_modules_mapping, embedding_modules, is_3d_moe_weight}.
-``supports_lora`` is vLLM's own supports_lora() of an instance made without __init__, which it asks at the start,
-and of the class where an instance needs arguments.
+OUT.json gets {version, platform, stand_ins, architectures: {name: answer}, fallbacks: {class of Transformers:
+{model_type, class of the backend}}, flags: [options of the server's parser]}. An answer is {error} or {class, line,
+supports_lora, packed_modules_mapping, embedding_modules, is_3d_moe_weight}. ``supports_lora`` is vLLM's own
+supports_lora() of an instance made without __init__, which is what it asks at its start, and of the class where an
+instance needs arguments.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
@@ -115,6 +118,31 @@ def server_flags() -> list[str]:
     return []
 
 
+def fallbacks(registry: ModuleType) -> dict[str, dict[str, str]]:
+    """For each class of Transformers that is not registered, the class of the Transformers backend that serves it."""
+    transformers = importlib.import_module("transformers")
+    pick = importlib.import_module("vllm.config.model").ModelConfig._get_transformers_backend_cls
+    found: dict[str, dict[str, str]] = {}
+    for file in sorted(Path(str(transformers.__file__)).parent.glob("models/*/modeling_*.py")):
+        kind = file.parent.name
+        for name in re.findall(_SERVED, file.read_text(), re.MULTILINE) if file.name == f"modeling_{kind}.py" else ():
+            if name in registry.ModelRegistry.models or not hasattr(transformers, name):
+                continue
+            inner = SimpleNamespace(auto_map=None)
+            config = SimpleNamespace(hf_config=inner, hf_text_config=inner, is_moe=False, architectures=[name])
+            config.runner, config.model_impl, config.model = "auto", "auto", name
+            config._get_transformers_backend_cls = functools.partial(pick, config)
+            try:
+                served = registry.ModelRegistry._try_resolve_transformers(name, config)
+            except AssertionError:  # a factory, no model
+                continue
+            found[name] = {"model_type": kind, "class": served or ""}
+    return found
+
+
+_SERVED = r"^class (\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration|ForSequenceClassification))\("
+
+
 def _there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -151,6 +179,7 @@ def answers(finder: Finder | None) -> dict[str, Any]:
         "platform": platform,
         "stand_ins": missing,
         "architectures": found,
+        "fallbacks": fallbacks(registry),
         "flags": flags,
     }
 

@@ -12,7 +12,7 @@ from ansible.module_utils.voices.lora_support_carrier import carrier_from
 from ansible.module_utils.voices.lora_support_engine import Engine
 from ansible.module_utils.voices.plan import VoicesError
 
-from tests.support.lora_engines import MODELS, make_engine, registry
+from tests.support.lora_engines import MODELS, REGISTRY, make_engine, registry
 
 INTERFACE = "from vllm.model_executor.models.interfaces import SupportsLoRA\n"
 
@@ -133,10 +133,48 @@ def test_a_carrier_with_its_own_code_is_said_to_be_open(tmp_path: Path) -> None:
 def test_without_transformers_beside_the_source_it_is_said(tmp_path: Path) -> None:
     found = verdict(tmp_path, "OwnForCausalLM", model_type="own")
     assert found.verdict == THROUGH
-    assert (
-        found.unreadable[-1]
-        == "backend: no Transformers lies beside this source, so whether it has OwnForCausalLM is not read"
-    )
+    assert found.unreadable[-1].startswith("backend: whether its Transformers has OwnForCausalLM is not read")
+
+
+def test_a_class_in_the_directory_of_another_model_type_is_found(tmp_path: Path) -> None:
+    found = verdict(tmp_path, "OwnForCausalLM", changes=TRANSFORMERS, model_type="own_text")
+    assert (found.verdict, found.class_name) == (THROUGH, "TransformersForCausalLM")
+
+
+GUESS = """
+    import re
+    class PreTrainedModel:
+        _supports_attention_backend = False
+        def _can_set_attn_implementation(cls):
+            code = source_of(cls)
+            if re.search(r"^class \\w*Attention\\w*\\(nn\\.Module\\):", code, re.MULTILINE):
+                can_set = "ATTENTION.get(" in code
+            else:
+                can_set = True
+"""
+GUESSED = (
+    "from ...modeling_utils import PreTrainedModel\nfrom torch import nn\nclass OwnForCausalLM(PreTrainedModel): ...\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "asks", "supported"),
+    [
+        ("", True, True),
+        ("class OwnAttention(nn.Module):\n    pass\n", True, False),
+        ("class OwnAttention(nn.Module):\n    x = ATTENTION.get('a')\n", True, True),
+        ("", False, False),
+    ],
+)
+def test_newer_engines_also_ask_transformers_for_a_guess(
+    tmp_path: Path, more: str, asks: bool, supported: bool
+) -> None:
+    changes: dict[str, str | None] = {
+        "transformers/modeling_utils.py": GUESS,
+        "transformers/models/own/modeling_own.py": GUESSED + more,
+        f"{MODELS}/registry.py": REGISTRY + ("    # cls._can_set_attn_implementation()\n" if asks else ""),
+    }
+    assert verdict(tmp_path, "OwnForCausalLM", changes=changes, model_type="own").supported is supported
 
 
 def test_an_older_backend_has_other_names(tmp_path: Path) -> None:
