@@ -36,7 +36,7 @@ CONTROLLER := PATH="$(ROOT)/var/venv/controller/bin:$$PATH"
 DEV := PATH="$(ROOT)/var/venv/dev/bin:$$PATH"
 SEAT_VENVS := controller host engine-cpu
 
-.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker kills bench-compose scale lock dev
+.PHONY: help setup up check down clean test lint unit contract integration molecule compose docker engines kills bench-compose scale lock dev
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -86,6 +86,9 @@ compose: setup dev ## Molecule compose, on a Docker engine that it brings up (ro
 
 docker: setup dev ## Molecule compose and tests/docker, on a Docker engine that it brings up (root)
 	@$(DEV) tools/docker_tests.sh
+
+engines: setup dev ## Support of LoRA as read from two other versions of vLLM, beside their own answers (fetches 0.7 GB once)
+	@$(DEV) tools/timed.sh engines sh -c 'python tools/engines.py && python -m pytest tests/integration/test_lora_support_versions.py'
 
 kills: setup dev ## The long form of tests/docker/test_play_kills.py: twelve killed plays (root, a running Docker engine)
 	@$(DEV) VOICES_ALL_KILLS=1 tools/timed.sh kills python -m pytest tests/docker/test_play_kills.py

@@ -134,7 +134,7 @@ def fallbacks(registry: ModuleType) -> dict[str, dict[str, str]]:
             config._get_transformers_backend_cls = functools.partial(pick, config)
             try:
                 served = registry.ModelRegistry._try_resolve_transformers(name, config)
-            except AssertionError:  # a factory, no model
+            except (AssertionError, AttributeError):  # a factory, no model
                 continue
             found[name] = {"model_type": kind, "class": served or ""}
     return found
