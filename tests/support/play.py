@@ -84,12 +84,10 @@ def play_command(inventory: Path, playbook: str, limit: str, extra: Mapping[str,
     return command
 
 
-def start_play(
-    inventory: Path, *, playbook: str = "site.yml", limit: str = "seat-host", extra: Mapping[str, Any] | None = None
-) -> subprocess.Popen[bytes]:
+def start_play(inventory: Path, *, playbook: str = "site.yml", limit: str = "seat-host") -> subprocess.Popen[bytes]:
     """A run that goes on in a process group of its own, for a test that kills it."""
     return subprocess.Popen(
-        play_command(inventory, playbook, limit, extra, False),
+        play_command(inventory, playbook, limit, None, False),
         cwd=REPOSITORY,
         env=ansible_environment(os.devnull),
         stdin=subprocess.DEVNULL,
