@@ -5,29 +5,49 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .adapter_files import Adapter, Broken
+from .names import voice_name_error
 from .plan import Action, VoicesError
-from .store_desired import SHORT, Desired, Voice, entry_name, refuse, voice_of
 
 ALLOWED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM 0.32.0, config/lora.py, MaxLoRARanks
+SHORT = 12  # hex digits of the digest in an entry's name
 _MIB = 1 << 20
+_PIN = re.compile(r"[0-9a-f]{12,64}")
+_ENTRY = re.compile(r"(?P<voice>.+)@[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Voice:
+    """One wanted voice; ``pin`` is the digest the inventory insists on (12 to 64 hex digits) or empty."""
+
+    name: str
+    source: str
+    pin: str = ""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What a run asks of the store. ``max_lora_rank`` 0 leaves ranks unchecked."""
+
+    voices: tuple[Voice, ...] = ()
+    absent: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
+    max_lora_rank: int = 0
 
 
 @dataclass(frozen=True)
 class Step:
-    """An action with what its execution needs: the entry's name and, for a copy, the adapter that was read.
-
-    ``riders`` are the files to refresh beside the weights: those that ``adapter`` lacks go.
-    """
+    """An action with what its execution needs: the entry's name and, for a copy, the adapter that was read."""
 
     action: Action
     entry: str
     adapter: Adapter | None = None
-    riders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,14 +74,60 @@ class Reader(Protocol):
     def source(self, path: str) -> Adapter | Broken:
         """What a source directory holds."""
 
-    def riders_differ(self, source: Adapter, entry: Adapter) -> tuple[str, ...]:
-        """The files outside the digest, such as a README, that are not the same in both, by name."""
-
     def used(self, paths: Iterable[str]) -> set[str]:
         """Those of ``paths`` that are entries of this store, as entry names."""
 
     def free_bytes(self) -> int:
         """Bytes that new entries may take."""
+
+
+def desired_from(
+    voices: Mapping[str, Any], absent: Sequence[str] = (), in_use: Sequence[str] = (), max_lora_rank: int = 0
+) -> Desired:
+    """Check a module's parameters. Raises VoicesError naming everything that is wrong with them."""
+    wrong: list[str] = []
+    wanted: list[Voice] = []
+    for name in sorted(voices, key=str):
+        problems, voice = _voice(name, voices[name])
+        wrong += problems
+        if voice is not None:
+            wanted.append(voice)
+    for name in absent:
+        wrong += [problem] if (problem := voice_name_error(name)) else []
+        if name in voices:
+            wrong.append(f"voice {name!r} is both in voices and in absent: keep it in one of them")
+    if max_lora_rank < 0:
+        wrong.append(f"max_lora_rank is {max_lora_rank}: set a rank, or 0 for no check")
+    _refuse(wrong)
+    return Desired(tuple(wanted), tuple(sorted(set(absent))), tuple(in_use), max_lora_rank)
+
+
+def _voice(name: Any, options: Any) -> tuple[list[str], Voice | None]:
+    wrong = [problem] if (problem := voice_name_error(name)) else []
+    if not isinstance(options, Mapping):
+        return [*wrong, f"voice {name!r} is {options!r:.80}, not a map with source and, optionally, digest"], None
+    wrong += [
+        f"voice {name!r} has the unknown key {key!r}; the keys are source and digest"
+        for key in sorted(set(options) - {"source", "digest"}, key=str)
+    ]
+    source, pin = options.get("source"), options.get("digest")
+    if not isinstance(source, str) or not os.path.isabs(source) or "\0" in source:
+        wrong.append(f"voice {name!r} has the source {source!r:.200}; a source is an absolute path")
+    # An unquoted pin of digits only is a number to YAML, and may have lost its leading zeros.
+    if pin not in (None, "") and not (isinstance(pin, str) and _PIN.fullmatch(pin)):
+        wrong.append(f"voice {name!r} has the digest {pin!r:.80}; a pin is 12 to 64 lower-case hex digits, in quotes")
+    return wrong, None if wrong else Voice(str(name), str(source), pin or "")
+
+
+def entry_name(voice: str, digest: str) -> str:
+    """The entry of ``voice`` for a digest or a pin of it."""
+    return f"{voice}@{digest[:SHORT]}"
+
+
+def voice_of(entry: str) -> str | None:
+    """The voice that an entry's name begins with, or None for a name that is no entry's."""
+    found = _ENTRY.fullmatch(entry)
+    return found["voice"] if found and voice_name_error(found["voice"]) is None else None
 
 
 def plan(desired: Desired, reader: Reader) -> Plan:
@@ -82,11 +148,11 @@ def plan(desired: Desired, reader: Reader) -> Plan:
             continue
         entries[voice.name] = (entry, adapter)
         steps += [step] if step else []
-    needed = sum(map(bytes_needed, steps))
+    needed = sum(step.adapter.total_bytes for step in steps if step.adapter)
     if needed and needed > (free := reader.free_bytes()):
         wrong.append(
-            f"the store has room for {free // _MIB} MiB, the new entries need {-(-needed // _MIB)} MiB "
-            f"({needed} bytes wanted, {free} free): free the rest, or set voices to absent"
+            f"the store has room for {free // _MIB} MiB, the new entries need {-(-needed // _MIB)} MiB: "
+            "free the rest, or set voices to absent"
         )
     used = reader.used(desired.in_use) if desired.absent else set()
     for entry in names:
@@ -95,15 +161,8 @@ def plan(desired: Desired, reader: Reader) -> Plan:
                 wrong.append(f"voice {voice_of(entry)}: {entry} is still in use: unload it before it is removed")
             else:
                 steps.append(Step(Action("forget", entry), entry))
-    refuse(wrong)
+    _refuse(wrong)
     return Plan(tuple(steps), entries)
-
-
-def bytes_needed(step: Step) -> int:
-    """Bytes that a step writes."""
-    if step.adapter is None:
-        return 0
-    return sum(file.bytes for file in step.adapter.files if not step.riders or file.name in step.riders)
 
 
 def _place(voice: Voice, names: Sequence[str], reader: Reader) -> tuple[str, Adapter, Step | None]:
@@ -119,7 +178,7 @@ def _place(voice: Voice, names: Sequence[str], reader: Reader) -> tuple[str, Ada
         entry = entry_name(voice.name, wanted.digest)
         present = reader.entry(entry)
     if isinstance(present, Adapter) and present.digest == wanted.digest:
-        return entry, present, _refresh(entry, wanted, reader.riders_differ(wanted, present))
+        return entry, present, None
     if isinstance(present, Adapter) and entry_name(voice.name, present.digest) == entry:
         raise VoicesError(
             f"two adapters share the first {SHORT} digits of their digests: {entry} holds {present.digest}, the source "
@@ -129,14 +188,6 @@ def _place(voice: Voice, names: Sequence[str], reader: Reader) -> tuple[str, Ada
         return entry, wanted, Step(Action("mend", entry), entry, wanted)
     why = "changed source" if any(voice_of(name) == voice.name for name in names) else "new"
     return entry, wanted, Step(Action("store", voice.name, why=why, after=entry), entry, wanted)
-
-
-def _refresh(entry: str, source: Adapter, riders: tuple[str, ...]) -> Step | None:
-    """Files beside the weights follow the source. The weights stay, so whatever serves them does not notice."""
-    if not riders:
-        return None
-    more = f" and {len(riders) - 3} more" if len(riders) > 3 else ""
-    return Step(Action("refresh", entry, why=", ".join(riders[:3]) + more), entry, source, riders)
 
 
 def _source(voice: Voice, names: Sequence[str], reader: Reader) -> Adapter:
@@ -187,3 +238,10 @@ def _check_rank(adapter: Adapter, limit: int) -> None:
         f"its adapter ({adapter.directory}) has rank {adapter.rank}, max_lora_rank is {limit}: {fix} (vLLM allows "
         f"{', '.join(map(str, ALLOWED_RANKS))})"
     )
+
+
+def _refuse(wrong: Sequence[str]) -> None:
+    if len(wrong) == 1:
+        raise VoicesError(wrong[0])
+    if wrong:
+        raise VoicesError(f"{len(wrong)} errors, nothing was changed:\n" + "\n".join(f"- {line}" for line in wrong))

@@ -6,7 +6,6 @@ An entry appears and disappears in one rename, so that no reader ever sees half 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
@@ -15,30 +14,42 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import store_notes
-from .adapter_files import CONFIG, Adapter, Broken, File, pieces_of, read_adapter
-from .files import locked_within, read_text, sync_directory, write_text
+from .adapter_files import Adapter, Broken, File, pieces_of, read_adapter
+from .files import locked, sync_directory
 from .plan import VoicesError
-from .store import Step, bytes_needed
-from .store_desired import entry_name, voice_of
-from .store_lock import held_by, sign
-from .store_riders import put_riders, riders_differ
+from .store import Desired, Plan, Step, entry_name, plan, voice_of
 
 # Names that begin with a dot and hold no @, so that nothing can take them for an entry.
-_INCOMING, _OUTGOING, _LOCK, _NOTES = ".incoming-", ".outgoing-", ".lock", ".uses.json"
-_TEMPORARY = (_INCOMING, _OUTGOING, f".{_NOTES}.")  # the last: notes that were being written
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_INCOMING, _OUTGOING, _LOCK = ".incoming-", ".outgoing-", ".lock"
+
+
+def converge(desired: Desired, client: StoreClient, *, check: bool) -> Plan:
+    """Plan, and unless ``check`` do it. Returns the plan that was made, or done. Raises VoicesError.
+
+    A real run that has something to write plans a second time under the store's lock, because another run may have
+    written the same entries while this one waited. Sources and untouched entries are not read again.
+    """
+    made = plan(desired, client)
+    if check or not (made.steps or client.temporaries()):
+        return made
+    with client.exclusive():
+        client.clear_temporaries()
+        client.reread(step.entry for step in made.steps)
+        made = plan(desired, client)
+        for number, step in enumerate(made.steps):
+            try:
+                client.apply(step)
+            except VoicesError as error:
+                done = [before.action.line() for before in made.steps[:number]]
+                raise VoicesError(f"{error}" + (f" (done before: {'; '.join(done)})" if done else "")) from error
+    return made
 
 
 @dataclass
 class StoreClient:
-    """Reads and writes one store directory, which need not exist yet. ``warnings`` collects what was left undone.
-
-    ``lock_wait_s`` is how long another run may hold the store before this one gives up.
-    """
+    """Reads and writes one store directory, which need not exist yet. ``warnings`` collects what was left undone."""
 
     store: Path
-    lock_wait_s: float = 60
     warnings: list[str] = field(default_factory=list)
     _read: dict[str, Adapter | Broken] = field(default_factory=dict)
 
@@ -67,26 +78,6 @@ class StoreClient:
             return Broken((f"is a damaged entry of the store: it holds {found.digest}",))
         return found
 
-    def stored_at(self, name: str) -> float:
-        """When the file system says that the entry was copied here, 0.0 when it does not."""
-        with contextlib.suppress(OSError):
-            return os.lstat(self.store / name / CONFIG).st_mtime
-        return 0.0
-
-    def notes(self) -> store_notes.Notes:
-        """Who used what since when. Raises VoicesError for a file that is no such notes."""
-        path = self.store / _NOTES
-        text = read_text(path)
-        return store_notes.Notes() if text is None else store_notes.from_text(text, str(path))
-
-    def riders_differ(self, source: Adapter, entry: Adapter) -> tuple[str, ...]:
-        try:
-            return riders_differ(source, entry)
-        except (OSError, VoicesError) as error:
-            why = _reason(error) if isinstance(error, OSError) else str(error)
-            self.warnings.append(f"the files beside the weights of {source.directory} cannot be compared: {why}")
-            return ()
-
     def used(self, paths: Iterable[str]) -> set[str]:
         store = os.path.realpath(self.store)
         pairs = (os.path.split(os.path.normpath(path)) for path in paths)
@@ -101,8 +92,8 @@ class StoreClient:
         return state.f_bavail * state.f_frsize + sum(map(_tree_bytes, self.temporaries()))
 
     def temporaries(self) -> list[Path]:
-        """What a run is filling or removing, or was when it died."""
-        return [self.store / name for name in self._listed() if name.startswith(_TEMPORARY)]
+        """Directories that a run is filling or removing, or was when it died."""
+        return [self.store / name for name in self._listed() if name.startswith((_INCOMING, _OUTGOING))]
 
     def _listed(self) -> list[str]:
         try:
@@ -124,28 +115,13 @@ class StoreClient:
         """Make the store if it is missing, and be its only writer: all ``temporaries`` are then those of dead runs."""
         with contextlib.ExitStack() as held:
             try:
-                handle = held.enter_context(locked_within(self.store / _LOCK, self.lock_wait_s, self._make_store))
-                sign(handle)
-            except TimeoutError:
-                raise VoicesError(
-                    f"the store {self.store} is held by {held_by(self.store / _LOCK)}, and was for all of the "
-                    f"{self.lock_wait_s:g} s that this run waits: wait for that run, or raise lock_wait_s"
-                ) from None
+                if not self.store.is_dir():
+                    self.store.mkdir(parents=True, exist_ok=True)
+                    self.store.chmod(0o755)
+                held.enter_context(locked(self.store / _LOCK))
             except OSError as error:
                 raise VoicesError(f"the store {self.store} cannot be written: {_reason(error)}") from error
             yield
-
-    def _make_store(self) -> None:
-        if not self.store.is_dir():
-            self.store.mkdir(parents=True, exist_ok=True)
-            self.store.chmod(0o755)
-
-    def write_notes(self, notes: store_notes.Notes) -> None:
-        """Only under ``exclusive``. Raises VoicesError."""
-        try:
-            write_text(self.store / _NOTES, store_notes.as_text(notes), mode=0o644)
-        except OSError as error:
-            raise VoicesError(f"{self.store / _NOTES} cannot be written: {_reason(error)}") from error
 
     def reread(self, entries: Iterable[str]) -> None:
         """Forget what these entries held when they were last read."""
@@ -163,8 +139,6 @@ class StoreClient:
         try:
             if step.adapter is None:
                 self._retire(target)
-            elif step.riders:
-                self._refresh(step.adapter, target, step.riders)
             else:
                 copy = self._copy(step.adapter)
                 try:
@@ -175,27 +149,8 @@ class StoreClient:
             sync_directory(self.store)
         except OSError as error:
             raise VoicesError(
-                f"{step.action.line()}: {_reason(error)}{self._room(step, error)}; nothing of it was kept, a later run "
-                "begins it anew"
+                f"{step.action.line()}: {_reason(error)}; nothing of it was kept, a later run begins it anew"
             ) from error
-
-    def _room(self, step: Step, error: OSError) -> str:
-        if error.errno not in _FULL:
-            return ""
-        with contextlib.suppress(OSError):
-            return f" ({bytes_needed(step)} bytes wanted, {self.free_bytes()} free)"
-        return f" ({bytes_needed(step)} bytes wanted)"
-
-    def _refresh(self, adapter: Adapter, target: Path, riders: tuple[str, ...]) -> None:
-        """Each file is copied beside the entries and renamed into its own: the weights are not touched."""
-        copy = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.store))
-        try:
-            for file in adapter.files:
-                if file.name in riders:
-                    _copy_file(file, copy)
-            put_riders(copy, target, riders)
-        finally:
-            self._remove(copy)
 
     def _put(self, copy: Path, target: Path, *, mend: bool) -> None:
         if not mend:

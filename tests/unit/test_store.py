@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import resource
 import shutil
+import signal
 import socket
 import stat
 import struct
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from ansible.module_utils.voices import adapter_files, store_client, store_riders
+from ansible.module_utils.voices import adapter_files, store_client
 from ansible.module_utils.voices.adapter_files import (
     Adapter,
     Broken,
@@ -28,15 +28,12 @@ from ansible.module_utils.voices.adapter_files import (
     read_adapter,
 )
 from ansible.module_utils.voices.plan import Action, VoicesError
-from ansible.module_utils.voices.store import Plan, plan
-from ansible.module_utils.voices.store_client import StoreClient
-from ansible.module_utils.voices.store_converge import converge
-from ansible.module_utils.voices.store_desired import Desired, Voice, desired_from, entry_name, voice_of
+from ansible.module_utils.voices.store import Desired, Plan, Voice, desired_from, entry_name, plan, voice_of
+from ansible.module_utils.voices.store_client import StoreClient, converge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.adapter_dirs import set_digest, tree, weights, write_adapter
-from tests.support.killed import CALLS, killed_at
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -63,9 +60,6 @@ class Model:
     def source(self, path: str) -> Adapter | Broken:
         self.asked.append(path)
         return self.sources.get(path, Broken(("does not exist",)))
-
-    def riders_differ(self, source: Adapter, entry: Adapter) -> tuple[str, ...]:
-        return ()
 
     def used(self, paths: Iterable[str]) -> set[str]:
         return {os.path.basename(path) for path in paths}
@@ -733,67 +727,11 @@ def test_check_mode_leaves_a_dead_run_s_temporaries(ground: Ground) -> None:
     assert ground.names() == [".incoming-dead"]
 
 
-def test_a_readme_alone_is_refreshed_and_the_weights_are_not_touched(ground: Ground) -> None:
+def test_a_readme_alone_changes_nothing(ground: Ground) -> None:
     source = ground.source()
-    (source / "records").mkdir()
-    (source / "records" / "old.json").write_text("{}")
-    (source / "GATE.md").write_text("same")
     ground.run({"lv-x": source})
-    entry = ground.entry(name_for("lv-x", source))
-    before = tree(entry)
     (source / "README.md").write_text("new")
-    shutil.rmtree(source / "records")
-    (source / "records").write_text("now a file")
-    planned = ground.run({"lv-x": source}, check=True)
-    assert tree(entry) == before
-    made = ground.run({"lv-x": source})
-    assert planned == made
-    assert lines(made) == [("refresh", entry.name, "README.md, records, records/old.json", None)]
-    after = tree(entry)
-    for name in ("adapter_config.json", "adapter_model.safetensors", "GATE.md"):
-        assert after[name] == before[name]
-    assert sorted(after) == ["GATE.md", "README.md", "adapter_config.json", "adapter_model.safetensors", "records"]
-    assert after["README.md"][3] == b"new"
-    assert stat.S_IMODE(after["README.md"][1]) == 0o444
-    assert ground.names() == [".lock", entry.name]
     assert ground.run({"lv-x": source}).steps == ()
-
-
-def test_a_file_that_became_a_directory_is_refreshed(ground: Ground) -> None:
-    source = ground.source()
-    (source / "records").write_text("a file")
-    (source / "same-size").write_text("one")
-    ground.run({"lv-x": source})
-    (source / "records").unlink()
-    (source / "records").mkdir()
-    (source / "records" / "gate.json").write_text("{}")
-    (source / "same-size").write_text("two")
-    old = os.umask(0o077)
-    try:
-        made = ground.run({"lv-x": source})
-    finally:
-        os.umask(old)
-    assert [step.riders for step in made.steps] == [("records", "records/gate.json", "same-size")]
-    entry = ground.entry(name_for("lv-x", source))
-    assert (entry / "same-size").read_text() == "two"
-    assert stat.S_IMODE((entry / "records").stat().st_mode) == 0o755
-    assert ground.run({"lv-x": source}).steps == ()
-
-
-def test_a_file_beside_the_weights_that_cannot_be_read_is_a_warning(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = ground.source()
-    (source / "README.md").write_text("one")
-    ground.run({"lv-x": source})
-
-    def refuse(one: Any, other: Any) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied", "README.md")
-
-    monkeypatch.setattr(store_riders, "_same", refuse)
-    client = StoreClient(ground.store)
-    assert converge(desired_from({"lv-x": {"source": str(source)}}), client, check=False).steps == ()
-    assert "cannot be compared: Permission denied (README.md)" in client.warnings[0]
 
 
 def test_changed_weights_get_a_new_entry_and_the_old_one_stays(ground: Ground) -> None:
@@ -1044,10 +982,7 @@ def test_a_full_disk_leaves_nothing_and_keeps_what_was_done(ground: Ground, monk
         ground.run({"lv-a": one, "lv-b": two})
     text = str(caught.value)
     assert text.startswith("store lv-b: new")
-    found = re.search(r"No space left on device \((\d+) bytes wanted, (\d+) free\); nothing of it was kept", text)
-    assert found, text
-    assert int(found[1]) == sum(path.stat().st_size for path in two.iterdir())
-    assert int(found[2]) > 0
+    assert "No space left on device; nothing of it was kept" in text
     assert f"(done before: store lv-a: new (none) -> {name_for('lv-a', one)})" in text
     assert ground.names() == [".lock", name_for("lv-a", one)]
     monkeypatch.undo()
@@ -1161,6 +1096,9 @@ def test_stale_temporaries_are_cleared_and_count_as_room(ground: Ground) -> None
     assert ground.names() == [".lock", name_for("lv-x", source)]
 
 
+CALLS = ("open", "write", "rename", "fsync", "mkdir", "unlink", "rmdir", "chmod", "fchmod")
+
+
 def _noting(name: str, call: Callable[..., Any], done: list[str]) -> Callable[..., Any]:
     def noted(*args: Any, **options: Any) -> Any:
         done.append(name)
@@ -1169,33 +1107,60 @@ def _noting(name: str, call: Callable[..., Any], done: list[str]) -> Callable[..
     return noted
 
 
-@pytest.mark.parametrize("job", ["store", "mend", "forget", "refresh", "all"])
+def _killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Run ``work`` in a child that SIGKILLs itself before its system call ``number``. False when it got to its end."""
+    child = os.fork()
+    if child == 0:
+        left = [number]
+
+        def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def before(*args: Any, **options: Any) -> Any:
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left[0] -= 1
+                return call(*args, **options)
+
+            return before
+
+        code = 3
+        try:
+            for name in CALLS:
+                setattr(os, name, counted(getattr(os, name)))
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0
+    return False
+
+
+@pytest.mark.parametrize("job", ["store", "mend", "forget", "all"])
 def test_a_kill_at_any_system_call_leaves_whole_entries_only(ground: Ground, job: str) -> None:
     source, other = ground.source(), ground.source("b", name="s2")
     (source / "README.md").write_text("x")
     kept = name_for("lv-kept", other)
     target = name_for("lv-x", source)
     voices: dict[str, Any] = {"lv-kept": other}
-    if job in ("store", "mend", "refresh", "all"):
+    if job in ("store", "mend", "all"):
         voices["lv-x"] = source
     absent = ["lv-gone"] if job in ("forget", "all") else []
 
     def prepare() -> None:
         if ground.store.exists():
             shutil.rmtree(ground.store)
-        ground.run({"lv-kept": other, "lv-gone": other} | ({"lv-x": source} if job in ("mend", "refresh") else {}))
+        ground.run({"lv-kept": other, "lv-gone": other} | ({"lv-x": source} if job == "mend" else {}))
         if job == "mend":
             damage(ground.entry(target))
-        if job == "refresh":
-            for name in ("README.md", "old.md"):
-                (ground.entry(target) / name).unlink(missing_ok=True)
-                (ground.entry(target) / name).write_text("of before")
 
     number = 0
     while True:
         prepare()
         damaged = ground.entry(target).exists() and set_digest(ground.entry(target))
-        killed = killed_at(number, lambda: ground.run(voices, absent))
+        killed = _killed_at(number, lambda: ground.run(voices, absent))
         for name in ground.names():
             if voice_of(name):
                 digest = _read(ground.entry(name)).digest
@@ -1211,7 +1176,7 @@ def test_a_kill_at_any_system_call_leaves_whole_entries_only(ground: Ground, job
             assert made.steps == ()
             break
         number += 1
-    assert number > {"store": 15, "mend": 20, "forget": 5, "refresh": 8, "all": 20}[job]
+    assert number > {"store": 15, "mend": 20, "forget": 5, "all": 20}[job]
 
 
 def test_a_file_size_limit_of_the_kernel_is_an_error_with_nothing_left(ground: Ground) -> None:
@@ -1222,7 +1187,7 @@ def test_a_file_size_limit_of_the_kernel_is_an_error_with_nothing_left(ground: G
         with pytest.raises(VoicesError, match=r"store lv-x: .*File too large"):
             ground.run({"lv-x": source})
 
-    assert not killed_at(10**9, limited)
+    assert not _killed_at(10**9, limited)
     assert ground.names() == [".lock"]
 
 
