@@ -88,7 +88,7 @@ docker: setup dev ## Molecule compose and tests/docker, on a Docker engine that 
 	@$(DEV) tools/docker_tests.sh
 
 engines: setup dev ## Support of LoRA as read from two other versions of vLLM, beside their own answers (fetches 0.7 GB once)
-	@$(DEV) tools/timed.sh engines sh -c 'python tools/engines.py && python -m pytest tests/integration/test_lora_support_versions.py'
+	@$(DEV) tools/timed.sh engines sh -c 'python tools/engines.py && python -m pytest tests/engines'
 
 kills: setup dev ## The long form of tests/docker/test_play_kills.py: twelve killed plays (root, a running Docker engine)
 	@$(DEV) VOICES_ALL_KILLS=1 tools/timed.sh kills python -m pytest tests/docker/test_play_kills.py

@@ -99,6 +99,10 @@ def hear(seat: Judge, base_model: str, voice: str, prompt: str = PROBE) -> Speec
         if 400 <= error.status < 500:
             hint = "it cannot be compared with the base; voices_seat_silent: ignore serves voices unheard"
             raise SeatError(f"{hint}: {error}", error.status) from None
+        if error.status >= 500:
+            # Seen on vLLM 0.32.0: torch compiles the function behind log-probabilities when it is first asked for them.
+            hint = "if the engine's log names a compiler, install one there, or set TORCHDYNAMO_DISABLE=1 for the engine"
+            raise SeatError(f"it cannot be compared with the base ({hint}): {error}", error.status) from None
         raise
 
 
