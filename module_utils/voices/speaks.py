@@ -101,7 +101,7 @@ def hear(seat: Judge, base_model: str, voice: str, prompt: str = PROBE) -> Speec
             raise SeatError(f"{hint}: {error}", error.status) from None
         if error.status >= 500:
             # Seen on vLLM 0.32.0: torch compiles the function behind log-probabilities when it is first asked for them.
-            hint = "if the engine's log names a compiler, install one there, or set TORCHDYNAMO_DISABLE=1 for the engine"
+            hint = "if the engine's log names a compiler, install one, or set TORCHDYNAMO_DISABLE=1 for the engine"
             raise SeatError(f"it cannot be compared with the base ({hint}): {error}", error.status) from None
         raise
 
